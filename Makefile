@@ -1,0 +1,36 @@
+# Everything a newcomer types.  Each target sets up its own virtual environment first.
+PYTHON ?= python3.11
+VENV   ?= .venv
+OUT    ?= out
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: paper test quick lint check setup clean
+.DEFAULT_GOAL := paper
+
+paper: setup            ## the main job: the paper's table and figures, computed, in out/
+	$(BIN)/synchronoise paper all --out $(OUT)/
+
+test: setup             ## the whole suite
+	$(BIN)/python -m pytest
+
+quick: setup            ## the suite without its slow tests
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: setup             ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+check: lint test        ## all of it
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(OUT) dist build

@@ -1,0 +1,1 @@
+"""Stochastic scaling limits of deep transformers, and their synchronization by noise."""
