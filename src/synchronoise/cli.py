@@ -1,0 +1,187 @@
+"""The command `synchronoise`: argument parsing, and nothing else.
+
+Every command imports what it needs when it runs, so that help is immediate.  Results go to stdout, progress
+and warnings to stderr.  Exit status: 0 done, 1 failed, 2 asked for wrongly, 130 interrupted.  A mistake is
+one line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from synchronoise.errors import RunError, UserError
+from synchronoise.options import OPTIONS
+
+app = App(
+    name="synchronoise",
+    help="Stochastic scaling limits of deep transformers, and their synchronization by noise.",
+    help_format="plaintext",
+    version=lambda: version("synchronoise"),
+    suppress_keyboard_interrupt=False,
+)
+app.register_install_completion_command()
+
+
+def flag(name: str) -> Parameter:
+    """The flag of an option; left out, its value is None and the default of the configuration holds."""
+    option = OPTIONS[name]
+    return Parameter(help=f"{option.help} ({option.expects})", show_default=str(option.default))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LawFlags:
+    """What the law of the tokens depends on, apart from their number and start."""
+
+    activation: Annotated[str | None, flag("activation")] = None
+    dim: Annotated[int | None, flag("dim")] = None
+    sigma_u: Annotated[float | None, flag("sigma_u")] = None
+    sigma_w: Annotated[float | None, flag("sigma_w")] = None
+    beta: Annotated[float | None, flag("beta")] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(LawFlags):
+    """What a simulation depends on."""
+
+    attention: Annotated[str | None, flag("attention")] = None
+    attention_scale: Annotated[float | None, flag("attention_scale")] = None
+    noise: Annotated[str | None, flag("noise")] = None
+    tokens: Annotated[int | None, flag("tokens")] = None
+    width: Annotated[str | None, flag("width")] = None
+    layers: Annotated[int | None, flag("layers")] = None
+    horizon: Annotated[float | None, flag("horizon")] = None
+    start: Annotated[str | None, flag("start")] = None
+    clusters: Annotated[int | None, flag("clusters")] = None
+    spread: Annotated[float | None, flag("spread")] = None
+    overlap: Annotated[float | None, flag("overlap")] = None
+    replicas: Annotated[int | None, flag("replicas")] = None
+    seed: Annotated[int | None, flag("seed")] = None
+    dtype: Annotated[str | None, flag("dtype")] = None
+    every: Annotated[int | None, flag("every")] = None
+    save_tokens: Annotated[bool | None, flag("save_tokens")] = None
+    chunk: Annotated[int | None, flag("chunk")] = None
+
+
+Json = Annotated[bool, Parameter(name="--json", help="One JSON object on stdout.", negative=())]
+Overwrite = Annotated[bool, Parameter(help="Replace an existing output.", negative=())]
+
+
+def given(flags: LawFlags) -> dict[str, object]:
+    """The options that were typed, and only those."""
+    return {name: value for name, value in asdict(flags).items() if value is not None}
+
+
+def report(values: Mapping[str, Any], as_json: bool) -> None:
+    """Print a result: one JSON object, or a line for each of its entries."""
+    if as_json:
+        print(json.dumps(values, allow_nan=False))
+        return
+    width = max(map(len, values))
+    for name, value in values.items():
+        print(f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(value)}")
+
+
+@app.command
+def theory(flags: LawFlags = LawFlags()) -> None:
+    """Exponents and rates of the noise, as one JSON object.
+
+    The kernel's values κ(1) and κ'(1), the Lyapunov spectrum, the rates of the energy, and in words whether
+    the tokens synchronise.
+    """
+    from synchronoise.config import configure
+    from synchronoise.theory import theory_report
+
+    config = configure(given(flags))
+    law = {name: getattr(config, name) for name in ("activation", "dim", "sigma_u", "sigma_w", "beta")}
+    report(theory_report(**law), as_json=True)
+
+
+@app.command
+def init(path: Path, /, *, flags: RunFlags = RunFlags(), overwrite: Overwrite = False) -> None:
+    """Write a commented file that describes a run, for `synchronoise simulate`.
+
+    Parameters
+    ----------
+    path
+        The TOML file to write, for example run.toml.
+    """
+    from synchronoise.config import configure, to_toml
+    from synchronoise.store import write_atomically
+
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} exists", mend="--overwrite replaces it")
+    write_atomically(path, to_toml(configure(given(flags))).encode())
+    print(f"wrote {path}; run it with: synchronoise simulate {path}")
+
+
+@app.command
+def show(path: Path, /, *, json: Json = False) -> None:
+    """Print what made a result: its configuration, seed, versions and route.
+
+    Parameters
+    ----------
+    path
+        A file that `synchronoise simulate` wrote.
+    """
+    from synchronoise.store import load
+
+    report(load(path)[1], json)
+
+
+@app.command
+def doctor(*, json: Json = False) -> None:
+    """Check the installation: versions, devices, precision, and that the installed JAX computes right."""
+    from synchronoise.doctor import examine
+
+    findings = examine()
+    report(findings, json)
+    if not findings["healthy"]:
+        raise RunError(
+            "the installed JAX computes wrong numbers on this machine: reinstall with constraints.txt"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit status."""
+    warnings.formatwarning = lambda message, *_, **__: f"synchronoise: warning: {message}\n"
+    sys.exit(status(arguments))
+
+
+def status(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; here every error a person can cause becomes one line and an exit status."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_none")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        error.verbose = False
+        return _say(" ".join(str(error).split()) + " See --help.", 2)
+    except UserError as error:
+        return _say(str(error), 2)
+    except RunError as error:
+        return _say(str(error), 1)
+    except MemoryError:
+        return _say("out of memory; use fewer --replicas or --tokens, or a smaller --width", 1)
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): give Python's exit something harmless to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _say(message: str, status: int) -> int:
+    print(f"synchronoise: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,176 @@
+"""A run as data: checked once, written to and read from TOML.
+
+`RunConfig` holds every choice of a run under the paper's names (THEORY §1); the same object comes from a
+file, from flags, or from both (flags win), and it is what a result stores to say what made it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from synchronoise.activations import activation
+from synchronoise.errors import UserError, did_you_mean
+from synchronoise.options import OPTIONS
+
+STARTS = ("uniform", "clusters", "equiangular")
+ATTENTIONS = ("softmax", "unnormalised", "none")
+NOISES = ("mlp", "none")
+TOKEN_FILES = (".npy", ".csv")
+
+
+def _option(name: str, **limits: Any) -> Any:
+    return Field(OPTIONS[name].default, description=OPTIONS[name].help, validate_default=True, **limits)
+
+
+class RunConfig(BaseModel):
+    """Every choice of a run of X' = LN(Y + √(T/L) G(Y)), Y = LN(X + (T/L) Attn(X)), L layers (THEORY §1).
+
+    Names are the paper's: `dim` d, `tokens` N, `width` m (an integer, or "inf" for the Gaussian limit),
+    `layers` L, `horizon` T, `sigma_u`, `sigma_w`, `beta`, `attention_scale` a (V = a I).  `start` is a name
+    or a file of tokens.  Frozen; equal configurations make equal numbers.
+
+    Raises `UserError` (through `configure`) for an unknown name, a wrong type or a value out of range.
+
+    >>> configure({"dim": 5, "width": "inf"}).width
+    'inf'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    activation: str = _option("activation")
+    dim: int = _option("dim", ge=2)
+    sigma_u: float = _option("sigma_u", ge=0)
+    sigma_w: float = _option("sigma_w", ge=0)
+    beta: float = _option("beta")
+    attention: str = _option("attention")
+    attention_scale: float = _option("attention_scale")
+    noise: str = _option("noise")
+    tokens: int = _option("tokens", ge=1)
+    width: int | Literal["inf"] = _option("width")
+    layers: int = _option("layers", ge=1)
+    horizon: float = _option("horizon", gt=0)
+    start: str = _option("start")
+    clusters: int = _option("clusters", ge=1)
+    spread: float = _option("spread", ge=0)
+    overlap: float = _option("overlap", ge=-1, le=1)
+    replicas: int = _option("replicas", ge=1)
+    seed: int = _option("seed", ge=0, lt=2**32)
+    dtype: Literal["float32", "float64"] = _option("dtype")
+    every: int = _option("every", ge=1)
+    save_tokens: bool = _option("save_tokens")
+    chunk: int = _option("chunk", ge=1)
+
+    @field_validator("width", mode="before")
+    @classmethod
+    def _width(cls, value: object) -> object:
+        """A flag is text and TOML knows `inf` as a number: both mean what they say."""
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if value == float("inf"):
+            return "inf"
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+            raise ValueError("a width below 1")
+        return value
+
+    @field_validator("activation")
+    @classmethod
+    def _activation(cls, value: str) -> str:
+        activation(value)
+        return value
+
+    @field_validator("attention")
+    @classmethod
+    def _attention(cls, value: str) -> str:
+        return _known("attention", value, ATTENTIONS)
+
+    @field_validator("noise")
+    @classmethod
+    def _noise(cls, value: str) -> str:
+        return _known("noise", value, NOISES)
+
+    @field_validator("start")
+    @classmethod
+    def _start(cls, value: str) -> str:
+        return value if value.endswith(TOKEN_FILES) else _known("start", value, STARTS)
+
+    @property
+    def step(self) -> float:
+        """Δt = T/L, the time one layer takes."""
+        return self.horizon / self.layers
+
+
+def _known(what: str, name: str, names: tuple[str, ...]) -> str:
+    if name not in names:
+        raise UserError(f"unknown {what} {name!r}", mend=did_you_mean(name, names))
+    return name
+
+
+def configure(values: Mapping[str, object], *, source: str = "") -> RunConfig:
+    """The checked configuration of `values`, defaults elsewhere; `source` is their file's name, for errors.
+
+    Raises `UserError`, one line, for the first thing that is wrong.
+
+    >>> configure({"dims": 3})
+    Traceback (most recent call last):
+    synchronoise.errors.UserError: unknown key 'dims'; did you mean 'dim'? known: ...
+    """
+    where = f" in {source}" if source else ""
+    for key in values:
+        if key not in OPTIONS:
+            raise UserError(f"unknown key {key!r}{where}", mend=did_you_mean(key, OPTIONS))
+    try:
+        return RunConfig.model_validate(dict(values))
+    except ValidationError as failure:
+        problem = failure.errors()[0]
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, UserError):
+            raise UserError(f"{cause}{where}") from None
+        name = str(problem["loc"][0])
+        option = OPTIONS[name]
+        raise UserError(
+            f"{name}{where}",
+            got=values[name],
+            expected=option.expects,
+            mend=f"for example {name} = {option.default}",
+        ) from None
+
+
+def read_toml(path: str | Path) -> dict[str, object]:
+    """The table of a TOML file, unchecked (`configure` checks it).
+
+    Raises `UserError` when the file is missing, unreadable, not text, or not TOML.
+
+    >>> read_toml("missing.toml")
+    Traceback (most recent call last):
+    synchronoise.errors.UserError: cannot read missing.toml: No such file or directory; ...
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise UserError(
+            f"cannot read {path}: {failure.strerror}", mend="`synchronoise init` writes one"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file", mend="`synchronoise init` writes a template") from None
+    except tomllib.TOMLDecodeError as failure:
+        raise UserError(
+            f"{path} is not TOML: {failure}", mend='a line reads key = value, text in "quotes"'
+        ) from None
+
+
+def to_toml(config: RunConfig) -> str:
+    """The configuration as TOML, each key under a comment that says what it is; `read_toml` reads it back.
+
+    >>> to_toml(configure({})).splitlines()[:2]
+    ['# activation φ of the MLP: relu, tanh, gelu, ..., or sin:4.6 (a name)', 'activation = "relu"']
+    """
+    return "\n".join(
+        f"# {OPTIONS[name].help} ({OPTIONS[name].expects})\n{tomli_w.dumps({name: value})}"
+        for name, value in config.model_dump().items()
+    )

@@ -1,0 +1,47 @@
+"""Every option of a run, once: its default, what it means, what it accepts.
+
+The command line takes its flags' help from here and `config` its fields, so the two cannot disagree.
+Nothing is imported: `synchronoise --help` reads this file and must stay quick.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Option(NamedTuple):
+    """One option: its `default` (the paper's where it has one), `help` in a line, and what it `expects`."""
+
+    default: str | int | float | bool
+    help: str
+    expects: str
+
+
+OPTIONS: dict[str, Option] = {
+    "activation": Option("relu", "activation φ of the MLP: relu, tanh, gelu, ..., or sin:4.6", "a name"),
+    "dim": Option(64, "dimension d of a token, on the sphere S^(d-1)", "an integer >= 2"),
+    "sigma_u": Option(0.0, "σ_U, deviation of the bias inside the activation", "a finite number >= 0"),
+    "sigma_w": Option(0.0, "σ_W, deviation of the output bias", "a finite number >= 0"),
+    "beta": Option(1.0, "β, inverse temperature of the attention: Q^T K = β I", "a finite number"),
+    "attention": Option("softmax", "attention of the tokens, or none", "a name"),
+    "attention_scale": Option(1.0, "a, the value matrix V = a I: 1 attracts, -1 repels", "a finite number"),
+    "noise": Option("mlp", "what the fresh random layers are, or none", "a name"),
+    "tokens": Option(64, "number N of tokens", "an integer >= 1"),
+    "width": Option("512", "width m of the MLP; inf is the Gaussian limit", "an integer >= 1, or inf"),
+    "layers": Option(150, "number L of layers", "an integer >= 1"),
+    "horizon": Option(5.0, "T; one layer is a time step T/L", "a finite number > 0"),
+    "start": Option(
+        "uniform", "uniform, clusters, equiangular, or a .npy or .csv file of tokens", "a name or a file"
+    ),
+    "clusters": Option(4, "number of clusters of the start `clusters`", "an integer >= 1"),
+    "spread": Option(0.1, "deviation of a token from its cluster's centre", "a finite number >= 0"),
+    "overlap": Option(0.0, "<x_i, x_j> of every pair in the start `equiangular`", "a number in [-1, 1]"),
+    "replicas": Option(16, "number of independent runs", "an integer >= 1"),
+    "seed": Option(0, "seed of everything random", "an integer in [0, 2^32)"),
+    "dtype": Option("float32", "floating point of the tokens", "float32 or float64"),
+    "every": Option(1, "look at the tokens every so many layers", "an integer >= 1"),
+    "save_tokens": Option(
+        False, "keep the tokens themselves, not only what is seen of them", "true or false"
+    ),
+    "chunk": Option(10, "layers between two checkpoints; changes no number", "an integer >= 1"),
+}

@@ -1,0 +1,139 @@
+"""A run as data: every mistake is one line, and a configuration survives its file."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synchronoise.config import RunConfig, configure, read_toml, to_toml
+from synchronoise.errors import UserError
+from synchronoise.options import OPTIONS
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+nonnegative = st.floats(min_value=0, allow_infinity=False)
+count = st.integers(1, 2**62)
+
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "activation": st.sampled_from(["relu", "tanh", "sin:4.6", "gelu", "leaky_relu:0.1"]),
+        "dim": st.integers(2, 2**62),
+        "sigma_u": nonnegative,
+        "sigma_w": nonnegative,
+        "beta": finite,
+        "attention": st.sampled_from(["softmax", "unnormalised", "none"]),
+        "attention_scale": finite,
+        "noise": st.sampled_from(["mlp", "none"]),
+        "tokens": count,
+        "width": st.one_of(count, st.just("inf")),
+        "layers": count,
+        "horizon": positive,
+        "start": st.one_of(
+            st.sampled_from(["uniform", "clusters", "equiangular"]),
+            st.text(st.characters(codec="utf-8"), min_size=1).map(lambda name: name + ".npy"),
+        ),
+        "overlap": st.floats(-1, 1),
+        "seed": st.integers(0, 2**32 - 1),
+        "dtype": st.sampled_from(["float32", "float64"]),
+        "save_tokens": st.booleans(),
+    },
+)
+
+
+def test_fields_and_options_are_the_same_names():
+    assert list(RunConfig.model_fields) == list(OPTIONS)
+
+
+@given(VALUES)
+def test_file_and_back(values):
+    config = configure(values)
+    again = configure(tomllib.loads(to_toml(config)))
+    assert again == config
+    assert to_toml(again) == to_toml(config)
+
+
+def one_line_or_a_config(make) -> RunConfig | None:
+    try:
+        return make()
+    except UserError as error:
+        message = str(error)
+    assert len(message.splitlines()) == 1
+    return None
+
+
+ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()))
+
+
+@given(st.dictionaries(st.sampled_from([*OPTIONS, "dims", "sigma"]), ANYTHING))
+def test_anything_else_is_one_line(values):
+    """Whatever is thrown at it: a configuration that survives its file, or one line."""
+    config = one_line_or_a_config(lambda: configure(values))
+    assert config is None or configure(tomllib.loads(to_toml(config))) == config
+
+
+@given(st.text())
+def test_any_text_as_a_file_is_one_line(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "run.toml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    one_line_or_a_config(lambda: configure(read_toml(path), source=path.name))
+
+
+def test_infinite_width_in_every_spelling():
+    assert {configure({"width": width}).width for width in ("inf", math.inf)} == {"inf"}
+    assert configure(tomllib.loads("width = inf")).width == "inf"
+    assert configure({"width": "16"}).width == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dim", 1), ("dim", 2.5), ("dim", "64"), ("dim", True), ("tokens", 0), ("width", 0), ("width", -3),
+        ("width", "wide"), ("width", 2.5), ("width", True), ("layers", 0), ("horizon", 0.0),
+        ("horizon", -1.0), ("horizon", math.inf), ("sigma_u", -0.1), ("sigma_w", math.nan),
+        ("beta", math.inf), ("beta", "1"), ("seed", -1), ("seed", 2**32), ("replicas", 0), ("every", 0),
+        ("chunk", 0), ("dtype", "float16"), ("save_tokens", 1), ("overlap", 1.5), ("activation", 3),
+    ],
+)  # fmt: skip
+def test_a_bad_value_says_what_got_and_expected(name, value):
+    with pytest.raises(UserError) as caught:
+        configure({name: value}, source="run.toml")
+    message = str(caught.value)
+    assert message.startswith(
+        f"{name} in run.toml: got {value!r}, expected {OPTIONS[name].expects}; for example "
+    )
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [
+        ("activation", "rellu", "relu"), ("attention", "softmx", "softmax"), ("noise", "mlpp", "mlp"),
+        ("start", "unifrom", "uniform"), ("dims", 3, "dim"), ("sigma_uu", 0.1, "sigma_u"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_is_answered_with_the_known_one(name, value, meant):
+    with pytest.raises(UserError, match=f"did you mean '{meant}'"):
+        configure({name: value})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        (b"\xff\xfe", "not a text file"),
+        (b"dim = ", "is not TOML"),
+        (b"dim 3", "is not TOML"),
+    ],
+)
+def test_an_unreadable_file_is_one_line(tmp_path, content, message):
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_toml(path)
+    assert "\n" not in str(caught.value)
