@@ -96,9 +96,10 @@ def _chebyshev(f: Callable[[np.ndarray], np.ndarray], bottom: float, top: float)
     """Chebyshev coefficients of a smooth f on [bottom, top], and the size of the first ones left out."""
     coefficients, tail = np.zeros(1), np.inf
     for degree in DEGREES:
-        coefficients = chebyshev.chebinterpolate(
-            lambda t: f(bottom + 0.5 * (top - bottom) * (t + 1.0)), degree
-        )
+        t = chebyshev.chebpts1(degree + 1)
+        values = f(bottom + 0.5 * (top - bottom) * (t + 1.0))
+        coefficients = 2.0 / (degree + 1) * chebyshev.chebvander(t, degree).T @ values
+        coefficients[0] /= 2.0
         tail = float(np.max(np.abs(coefficients[-4:])))
         if tail <= ROUNDING * np.max(np.abs(coefficients)):
             break
