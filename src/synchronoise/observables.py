@@ -1,0 +1,152 @@
+"""What is looked at: pure functions of the tokens (and their weights), one small class each.
+
+An observable is called with the tokens of one replica at one layer and returns an array of fixed shape;
+`simulate` maps it over replicas and layers.  ``dims`` and ``coords`` name its axes in the result.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ._arrays import Array, Float, Scalar, Tokens, Weights
+from .sphere import half_square_chords
+
+
+class Observable(eqx.Module):
+    """A function of the tokens with a name, a description and the axes of its values.  Abstract."""
+
+    name: eqx.AbstractClassVar[str]
+    long_name: eqx.AbstractClassVar[str]
+    reference: eqx.AbstractClassVar[str]
+
+    @abstractmethod
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        """The value at the tokens x of one replica."""
+
+    @property
+    def coords(self) -> dict[str, np.ndarray]:
+        """Axes of one value, in order; none for a number."""
+        return {}
+
+
+def pair_indices(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices i < j of the n(n-1)/2 pairs."""
+    return np.triu_indices(n, 1)
+
+
+def energy(x: Tokens, beta: float | Array, weights: Weights | None = None) -> Scalar:
+    """E_β = ½ Σ_ij w_i w_j (e^β - e^{β<x_i,x_j>}), w = 1/n by default; pairs i = j count and give 0 (THEORY §6).
+
+    Computed from chords, so it keeps its relative accuracy down to merged tokens (where it is exactly 0).
+    It is (1-1/n) times the mean pair energy ½(e^β - e^{βρ}) of THEORY §5.
+
+    >>> import jax.numpy as jnp
+    >>> round(float(energy(jnp.array([[1.0, 0.0], [-1.0, 0.0]]), 1.0)), 5)  # sinh(1)/2
+    0.5876
+    """
+    n = x.shape[0]
+    w = jnp.full(n, 1 / n, x.dtype) if weights is None else weights
+    # e^β - e^{β(1-ε)} = -e^β expm1(-βε)
+    return -0.5 * jnp.exp(jnp.asarray(beta, x.dtype)) * (w @ jnp.expm1(-beta * half_square_chords(x)) @ w)
+
+
+class Energy(Observable):
+    """`energy` at the attention's β."""
+
+    beta: float = 1.0
+    name = "energy"
+    long_name = "interaction energy E_beta"
+    reference = "THEORY §6"
+
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        return energy(x, self.beta, weights)
+
+
+class MeanOverlap(Observable):
+    """Mean of <x_i, x_j> over the pairs i < j (1 for one token)."""
+
+    name = "mean_overlap"
+    long_name = "mean overlap <x_i, x_j> over pairs"
+    reference = "THEORY §5"
+
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        return 1 - jnp.mean(_pair_distances(x))
+
+
+class OverlapQuantiles(Observable):
+    """Quantiles of the overlaps <x_i, x_j> over the pairs i < j."""
+
+    levels: tuple[float, ...] = eqx.field(static=True, default=(0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0))
+    name = "overlap_quantiles"
+    long_name = "quantiles of the overlaps <x_i, x_j> over pairs"
+    reference = "THEORY §5"
+
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        return jnp.quantile(1 - _pair_distances(x), jnp.asarray(self.levels, x.dtype))
+
+    @property
+    def coords(self) -> dict[str, np.ndarray]:
+        return {"quantile": np.asarray(self.levels)}
+
+
+class OverlapHistogram(Observable):
+    """Share of the pairs i < j whose overlap falls in each of equal bins of [-1, 1]."""
+
+    bins: int = eqx.field(static=True, default=64)
+    name = "overlap_histogram"
+    long_name = "share of pairs by overlap <x_i, x_j>"
+    reference = "THEORY §5"
+
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        overlaps = 1 - _pair_distances(x)
+        index = jnp.clip(jnp.floor((overlaps + 1) * (self.bins / 2)), 0, self.bins - 1).astype(jnp.int32)
+        return jnp.zeros(self.bins, x.dtype).at[index].add(1 / index.size)
+
+    @property
+    def coords(self) -> dict[str, np.ndarray]:
+        return {"overlap": (np.arange(self.bins) + 0.5) * 2 / self.bins - 1}
+
+
+class LogDistance(Observable):
+    """Mean of log(1 - <x_i, x_j>) over the pairs i < j; its slope in time is 2 λ_1 near synchrony (THEORY §6).
+
+    -inf once two tokens are equal.
+    """
+
+    name = "log_distance"
+    long_name = "mean of log(1 - <x_i, x_j>) over pairs"
+    reference = "THEORY §6"
+
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        return jnp.mean(jnp.log(_pair_distances(x)))
+
+
+class LargestDistance(Observable):
+    """Largest 1 - <x_i, x_j> over the pairs: below any number means that all tokens have merged to that."""
+
+    name = "largest_distance"
+    long_name = "largest 1 - <x_i, x_j> over pairs"
+    reference = "THEORY §5"
+
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        return jnp.max(_pair_distances(x))
+
+
+class Positions(Observable):
+    """The tokens themselves."""
+
+    name = "tokens"
+    long_name = "tokens on the unit sphere"
+    reference = "THEORY §1"
+    shape: tuple[int, int] = eqx.field(static=True, default=(0, 0))
+
+    def __call__(self, x: Tokens, weights: Weights | None) -> Array:
+        return x
+
+
+def _pair_distances(x: Tokens) -> Float[Array, " pairs"]:
+    """1 - <x_i, x_j> for the pairs i < j, from chords; a single token is a pair with itself."""
+    n = x.shape[0]
+    return half_square_chords(x)[pair_indices(n)] if n > 1 else jnp.zeros(1, x.dtype)

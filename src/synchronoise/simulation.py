@@ -1,0 +1,282 @@
+"""The loop over layers: an ensemble of replicas, watched by observers (THEORY §1, §3)."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from ._arrays import Array, Float, Key
+from .errors import RunError, UserError
+from .model import Transformer, cast, observe, step
+from .observables import Energy, Observable, OverlapQuantiles, Positions
+from .progress import Progress
+from .randomness import Role, replica_keys, role_key, step_key
+from .sphere import Start, half_square_chords, layer_norm
+from .store import environment
+
+Ensemble = Float[Array, "replica n d"]
+
+
+class FloorWarning(UserWarning):
+    """Tokens are closer than the route of the noise resolves: distances below its floor are rounding."""
+
+
+class State(NamedTuple):
+    """All that a run needs to go on: the layer reached, the tokens there, and what was seen so far."""
+
+    layer: int
+    tokens: np.ndarray  #: (replica, token, dim)
+    seen: dict[str, np.ndarray]  #: by observer, (replica, observed layer, ...)
+
+
+def simulate(
+    model: Transformer,
+    start: Start | np.ndarray | Array,
+    *,
+    replicas: int = 16,
+    seed: int = 0,
+    observers: Sequence[Observable] = (Energy(), OverlapQuantiles()),
+    every: int = 1,
+    save_tokens: bool = False,
+    dtype: str = "float32",
+    chunk: int | None = None,
+    progress: bool = False,
+    resume: State | None = None,
+    on_chunk: Callable[[State], None] | None = None,
+) -> xr.Dataset:
+    """Run ``replicas`` independent copies of the model through its layers and keep what the observers see.
+
+    ``start`` is a `Start` (drawn anew for each replica), tokens of shape (token, dim) shared by all replicas, or tokens
+    (replica, token, dim).  Observers look at layer 0 and after every ``every`` layers (a divisor of the number of
+    layers); ``save_tokens`` keeps the tokens as well.  ``chunk`` (observed layers per compiled call) changes no number.
+    Ctrl-C between two chunks ends the run early and returns what is done, with a warning.  ``on_chunk`` is given the
+    `State` after each chunk, and ``resume`` continues from one.
+
+    Returns an `xarray.Dataset` with dimensions ``replica``, ``layer`` and those of the observers; coordinates
+    ``layer`` and ``time`` = layer · T/L; the provenance as one JSON string in its attributes.
+
+    Raises `UserError` for a setting that cannot run and `RunError` when a token stops being finite.
+
+    >>> from synchronoise import MLP, DrawnMLP, SoftmaxAttention, Transformer, Uniform, simulate
+    >>> model = Transformer(SoftmaxAttention(beta=1.0), DrawnMLP(MLP("relu", dim=4), width=8), layers=6, horizon=1.0)
+    >>> simulate(model, Uniform(tokens=3, dim=4), replicas=2, every=3)["energy"].shape
+    (2, 3)
+    """
+    if replicas < 1:
+        raise UserError("replicas", got=replicas, expected="an integer >= 1", mend="use --replicas 16")
+    if every < 1 or model.layers % every:
+        raise UserError(
+            "every", got=every, expected=f"a divisor of layers={model.layers}", mend="use --every 1"
+        )
+    if jnp.zeros(0, dtype).dtype != dtype:
+        raise UserError(
+            "dtype", got=dtype, expected="float32 (JAX's 64-bit mode is off)",
+            mend="call jax.config.update('jax_enable_x64', True) first",
+        )  # fmt: skip
+    if save_tokens:
+        observers = (*observers, Positions())
+    keys = replica_keys(seed, replicas)
+    rows = model.layers // every
+    chunk = max(1, -(-rows // 20)) if chunk is None else min(chunk, rows)
+    traced = cast((model, tuple(observers)), dtype)
+    state = resume or _begin(traced, start, keys, dtype)
+    _check_shapes(model, state.tokens, replicas)
+    with Progress("simulate", model.layers, "layer", done=state.layer, shown=progress) as bar:
+        try:
+            while state.layer < model.layers:
+                now = min(chunk, rows - state.layer // every)
+                state = _run_chunk(traced, state, keys, now, capacity=chunk, every=every)
+                bar.advance(now * every)
+                if on_chunk is not None:
+                    on_chunk(state)
+        except KeyboardInterrupt:
+            warnings.warn(
+                f"interrupted: the result stops at layer {state.layer} of {model.layers}", stacklevel=2
+            )
+    _warn_at_floor(model, state.tokens)
+    return _dataset(model, start, state, observers, every, seed, dtype)
+
+
+def _begin(traced: Any, start: Start | np.ndarray | Array, keys: Key[Array, " replica"], dtype: str) -> State:
+    """Layer 0 of every replica."""
+    if isinstance(start, Start):
+        tokens = _draw_start(cast(start, dtype), keys, dtype)
+    else:
+        tokens = layer_norm(jnp.asarray(start, dtype))
+        if tokens.ndim == 2:
+            tokens = jnp.broadcast_to(tokens, (keys.shape[0], *tokens.shape))
+    if tokens.ndim != 3 or not bool(jnp.isfinite(tokens).all()):
+        raise UserError(
+            "start",
+            got=f"an array of shape {tokens.shape}",
+            expected="(token, dim) or (replica, token, dim), no zero or NaN row",
+        )
+    seen = {name: np.asarray(value)[:, None] for name, value in _look(traced, tokens).items()}
+    return State(0, np.asarray(tokens), seen)
+
+
+@eqx.filter_jit
+def _draw_start(start: Start, keys: Key[Array, " replica"], dtype: str) -> Ensemble:
+    return jax.vmap(lambda key: start(role_key(step_key(key, 0), Role.START), jnp.dtype(dtype)))(keys)
+
+
+@eqx.filter_jit
+def _look(traced: Any, tokens: Ensemble) -> dict[str, Array]:
+    model, observers = traced
+    return jax.lax.map(lambda x: observe(x, model.weights, observers), tokens)
+
+
+def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None:
+    count, n, d = tokens.shape
+    if count != replicas:
+        raise UserError(
+            "start", got=f"{count} replicas of tokens", expected=f"{replicas}", mend="change replicas"
+        )
+    law = getattr(model.noise, "mlp", None)
+    if law is not None and law.dim != d:
+        raise UserError("start", got=f"tokens of dimension {d}", expected=f"dim={law.dim}, that of the noise")
+    for name in ("bilinear", "value"):
+        matrix = getattr(model.attention, name, 0.0)
+        if np.ndim(matrix) == 2 and np.shape(matrix)[0] != d:
+            raise UserError(
+                "start",
+                got=f"tokens of dimension {d}",
+                expected=f"{np.shape(matrix)[0]}, that of the attention",
+            )
+    if model.weights is not None and model.weights.shape[0] != n:
+        raise UserError(
+            "weights", got=f"{model.weights.shape[0]} of them", expected=f"one for each of {n} tokens"
+        )
+
+
+def _run_chunk(
+    traced: Any, state: State, keys: Key[Array, " replica"], rows: int, *, capacity: int, every: int
+) -> State:
+    """``rows`` observed layers further, with a check that every token is still a number."""
+    replicas, n, d = state.tokens.shape
+    batch = _replicas_at_once(traced[0], replicas, n, d)
+    lanes = (
+        -(-replicas // batch) * batch
+    )  # whole batches: the last lanes repeat a replica and are thrown away
+    index = np.minimum(np.arange(lanes), replicas - 1)
+    tokens, finite, seen = _advance(
+        traced, jnp.asarray(state.tokens[index]), keys[index], jnp.asarray(state.layer), jnp.asarray(rows),
+        capacity, jnp.asarray(every), batch,
+    )  # fmt: skip
+    good = np.asarray(finite)[:replicas, :rows]
+    if not good.all():
+        replica, row = np.argwhere(~good)[np.argmin(np.argwhere(~good)[:, 1])]
+        raise RunError(
+            f"a token is not a finite number in replica {replica} by layer {state.layer + (row + 1) * every}; "
+            f"the run is good up to layer {state.layer + row * every}; a smaller step (more layers) or float64 may help"
+        )
+    merged = {
+        name: np.concatenate([state.seen[name], np.asarray(value)[:replicas, :rows]], axis=1)
+        for name, value in seen.items()
+    }
+    return State(state.layer + rows * every, np.asarray(tokens)[:replicas], merged)
+
+
+def _replicas_at_once(model: Transformer, replicas: int, n: int, d: int) -> int:
+    """Replicas in one batch, so that the largest array of a step stays near the cache (about 2^18 numbers).
+
+    A batch of one is compiled to other products than a larger one and rounds differently; so that a replica's numbers do
+    not depend on how many there are, a batch has two lanes at least, or always one where fewer than four would fit.
+    """
+    widest = max(n, d, getattr(model.noise, "width", 1))
+    most = 2**18 // (n * widest)
+    return 1 if most < 4 else max(2, -(-replicas // -(-replicas // most)))
+
+
+@eqx.filter_jit
+def _advance(
+    traced: Any, x: Ensemble, keys: Key[Array, " replica"], layer: Array, rows: Array,
+    capacity: int, every: Array, batch: int,
+) -> tuple[Ensemble, Array, dict[str, Array]]:  # fmt: skip
+    """All replicas ``rows <= capacity`` observed layers further: one compiled loop, whatever the number of layers."""
+    model, observers = traced
+    h = model.horizon / model.layers
+
+    def one_replica(argument: tuple[Array, Array]) -> tuple[Array, Array, dict[str, Array]]:
+        x, key = argument
+        shapes = jax.eval_shape(lambda: observe(x, model.weights, observers))
+        seen = jax.tree.map(lambda value: jnp.zeros((capacity, *value.shape), value.dtype), shapes)
+
+        def row(
+            i: Array, carry: tuple[Array, Array, dict[str, Array]]
+        ) -> tuple[Array, Array, dict[str, Array]]:
+            x, finite, seen = carry
+            first = layer + i * every
+            x = jax.lax.fori_loop(
+                first, first + every, lambda k, x: step(step_key(key, k), x, model, h)[0], x
+            )
+            values = observe(x, model.weights, observers)
+            seen = jax.tree.map(lambda buffer, value: buffer.at[i].set(value), seen, values)
+            return x, finite.at[i].set(jnp.isfinite(x).all()), seen
+
+        return jax.lax.fori_loop(0, rows, row, (x, jnp.zeros(capacity, bool), seen))
+
+    return jax.lax.map(one_replica, (x, keys), batch_size=batch)
+
+
+def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
+    """Say once when some tokens (of the first 64) are closer than the noise's route resolves, but not equal."""
+    if model.noise is None or tokens.shape[1] < 2:
+        return
+    floor = model.noise.floor(tokens.dtype)
+    closest = np.inf
+    for one in tokens[:, :64]:
+        distances = np.asarray(half_square_chords(one))
+        closest = min(closest, np.sqrt(2 * distances[distances > 0].min(initial=np.inf)))
+    if closest < floor:
+        warnings.warn(
+            f"tokens are {closest:.1e} apart, below the floor {floor:.1e} of this route ({model.route}, {tokens.dtype}): "
+            "distances there are rounding; narrow features (limit(features=4)) and float64 go lower",
+            FloorWarning,
+            stacklevel=3,
+        )
+
+
+def _dataset(
+    model: Transformer,
+    start: Any,
+    state: State,
+    observers: Sequence[Observable],
+    every: int,
+    seed: int,
+    dtype: str,
+) -> xr.Dataset:
+    layers = np.arange(0, state.layer + 1, every)
+    replicas = state.tokens.shape[0]
+    time = ("layer", layers * (model.horizon / model.layers), {"long_name": "time t = layer T/L"})
+    variables, coords = {}, {"layer": layers, "time": time, "replica": np.arange(replicas)}
+    for observer in observers:
+        dims = ("replica", "layer", *observer.coords)
+        attributes = {"long_name": observer.long_name, "reference": observer.reference}
+        variables[observer.name] = (dims, state.seen[observer.name], attributes)
+        coords.update(observer.coords)
+    provenance = {
+        "model": model.describe(),
+        "start": _describe_start(start),
+        "replicas": replicas,
+        "seed": seed,
+        "dtype": dtype,
+        "route": model.route,
+        "environment": environment(),
+    }
+    text = json.dumps(provenance, sort_keys=True, ensure_ascii=False)
+    return xr.Dataset(variables, coords, {"provenance": text, "completed_layers": state.layer})
+
+
+def _describe_start(start: Any) -> dict[str, Any]:
+    if isinstance(start, Start):
+        return {"kind": type(start).__name__, **vars(start)}
+    return {"kind": "tokens", "shape": list(np.shape(start))}
