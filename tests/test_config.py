@@ -103,9 +103,7 @@ def test_a_bad_value_says_what_got_and_expected(name, value):
     with pytest.raises(UserError) as caught:
         configure({name: value}, source="run.toml")
     message = str(caught.value)
-    assert message.startswith(
-        f"{name} in run.toml: got {value!r}, expected {OPTIONS[name].expects}; for example "
-    )
+    assert message.startswith(f"{name} in run.toml: got {value!r}, expected {OPTIONS[name].expects}; for example ")
     assert "\n" not in message
 
 

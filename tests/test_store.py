@@ -137,9 +137,7 @@ def test_a_file_too_large_for_the_disk_is_a_failed_run(tmp_path):
 def test_results_are_as_readable_as_any_new_file(tmp_path):
     write_atomically(tmp_path / "run.nc", b"")
     (tmp_path / "plain").touch()
-    assert stat.S_IMODE((tmp_path / "run.nc").stat().st_mode) == stat.S_IMODE(
-        (tmp_path / "plain").stat().st_mode
-    )
+    assert stat.S_IMODE((tmp_path / "run.nc").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
 def test_an_output_that_should_not_be_written_is_refused(tmp_path, dataset):

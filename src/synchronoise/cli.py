@@ -93,6 +93,17 @@ def report(values: Mapping[str, Any], as_json: bool) -> None:
         print(f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(value)}")
 
 
+def allow_dtype(dtype: str) -> None:
+    """Switch JAX to 64 bits for a float64 run: the command owns its process, the library never does it.
+
+    `JAX_ENABLE_X64=0` in the environment is respected; a float64 run is then refused.
+    """
+    if dtype == "float64" and "JAX_ENABLE_X64" not in os.environ:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+
+
 @app.command
 def theory(flags: LawFlags = LawFlags()) -> None:
     """Exponents and rates of the noise, as one JSON object.
@@ -127,6 +138,57 @@ def init(path: Path, /, *, flags: RunFlags = RunFlags(), overwrite: Overwrite = 
 
 
 @app.command
+def simulate(
+    path: Path | None = None,
+    /,
+    *,
+    flags: RunFlags = RunFlags(),
+    out: Annotated[Path | None, Parameter(help="The result [default: the file's name, or run, with .nc]")] = None,
+    overwrite: Overwrite = False,
+    resume: Annotated[bool, Parameter(help="Continue an interrupted run.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Say what would run, its memory and time.", negative=())] = False,
+    json: Json = False,
+) -> None:
+    """Run an ensemble, layer by layer, into a result file and a picture.
+
+    The finite transformer, or its limit with `--width inf`: energies, quantiles and histogram of the
+    overlaps.
+
+    Parameters
+    ----------
+    path
+        A TOML file that describes the run (`synchronoise init` writes one); flags beside it win.
+    """
+    from synchronoise import runs
+    from synchronoise.config import read_toml
+
+    values = {**(read_toml(path) if path else {}), **given(flags)}
+    job = runs.prepare(values, source=str(path or ""))
+    allow_dtype(job.config.dtype)
+    if dry_run:
+        report(runs.plan(job), json)
+        return
+    out = out or Path(path.with_suffix(".nc").name if path else "run.nc")
+    report(runs.summary(runs.run(job, out, overwrite=overwrite, resume=resume, progress=True), out), json)
+
+
+@app.command
+def rerun(path: Path, /, *, json: Json = False) -> None:
+    """Run what a result file says again and compare every number.
+
+    Parameters
+    ----------
+    path
+        A file that `synchronoise simulate` wrote.
+    """
+    from synchronoise import runs
+    from synchronoise.store import load
+
+    allow_dtype(load(path)[1]["config"]["dtype"])
+    report(runs.rerun(path, progress=True), json)
+
+
+@app.command
 def show(path: Path, /, *, json: Json = False) -> None:
     """Print what made a result: its configuration, seed, versions and route.
 
@@ -137,7 +199,7 @@ def show(path: Path, /, *, json: Json = False) -> None:
     """
     from synchronoise.store import load
 
-    report(load(path)[1], json)
+    report(load(path, kind=None)[1], json)
 
 
 @app.command
@@ -148,9 +210,7 @@ def doctor(*, json: Json = False) -> None:
     findings = examine()
     report(findings, json)
     if not findings["healthy"]:
-        raise RunError(
-            "the installed JAX computes wrong numbers on this machine: reinstall with constraints.txt"
-        )
+        raise RunError("the installed JAX computes wrong numbers on this machine: reinstall with constraints.txt")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -173,8 +233,8 @@ def status(arguments: Sequence[str] | None = None) -> int:
         return _say(str(error), 1)
     except MemoryError:
         return _say("out of memory; use fewer --replicas or --tokens, or a smaller --width", 1)
-    except KeyboardInterrupt:
-        return _say("interrupted", 130)
+    except KeyboardInterrupt as interrupt:
+        return _say(str(interrupt) or "interrupted", 130)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): give Python's exit something harmless to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,7 @@ file, from flags, or from both (flags win), and it is what a result stores to sa
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -153,15 +154,11 @@ def read_toml(path: str | Path) -> dict[str, object]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as failure:
-        raise UserError(
-            f"cannot read {path}: {failure.strerror}", mend="`synchronoise init` writes one"
-        ) from None
+        raise UserError(f"cannot read {path}: {failure.strerror}", mend="`synchronoise init` writes one") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a text file", mend="`synchronoise init` writes a template") from None
     except tomllib.TOMLDecodeError as failure:
-        raise UserError(
-            f"{path} is not TOML: {failure}", mend='a line reads key = value, text in "quotes"'
-        ) from None
+        raise UserError(f"{path} is not TOML: {failure}", mend='a line reads key = value, text in "quotes"') from None
 
 
 def to_toml(config: RunConfig) -> str:
@@ -174,3 +171,19 @@ def to_toml(config: RunConfig) -> str:
         f"# {OPTIONS[name].help} ({OPTIONS[name].expects})\n{tomli_w.dumps({name: value})}"
         for name, value in config.model_dump().items()
     )
+
+
+def command(config: RunConfig) -> str:
+    """The command line of a configuration: what differs from the defaults, as flags.
+
+    >>> command(configure({"dim": 5, "save_tokens": True, "start": "my tokens.npy"}))
+    "synchronoise simulate --dim 5 --start 'my tokens.npy' --save-tokens"
+    """
+    defaults = RunConfig().model_dump()
+    words = ["synchronoise", "simulate"]
+    for name, value in config.model_dump().items():
+        if value != defaults[name]:
+            words.append(f"--{name.replace('_', '-')}")
+            if value is not True:
+                words.append(str(value))
+    return shlex.join(words)

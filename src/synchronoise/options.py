@@ -30,9 +30,7 @@ OPTIONS: dict[str, Option] = {
     "width": Option("512", "width m of the MLP; inf is the Gaussian limit", "an integer >= 1, or inf"),
     "layers": Option(150, "number L of layers", "an integer >= 1"),
     "horizon": Option(5.0, "T; one layer is a time step T/L", "a finite number > 0"),
-    "start": Option(
-        "uniform", "uniform, clusters, equiangular, or a .npy or .csv file of tokens", "a name or a file"
-    ),
+    "start": Option("uniform", "uniform, clusters, equiangular, or a .npy or .csv file of tokens", "a name or a file"),
     "clusters": Option(4, "number of clusters of the start `clusters`", "an integer >= 1"),
     "spread": Option(0.1, "deviation of a token from its cluster's centre", "a finite number >= 0"),
     "overlap": Option(0.0, "<x_i, x_j> of every pair in the start `equiangular`", "a number in [-1, 1]"),
@@ -40,8 +38,6 @@ OPTIONS: dict[str, Option] = {
     "seed": Option(0, "seed of everything random", "an integer in [0, 2^32)"),
     "dtype": Option("float32", "floating point of the tokens", "float32 or float64"),
     "every": Option(1, "look at the tokens every so many layers", "an integer >= 1"),
-    "save_tokens": Option(
-        False, "keep the tokens themselves, not only what is seen of them", "true or false"
-    ),
+    "save_tokens": Option(False, "keep the tokens themselves, not only what is seen of them", "true or false"),
     "chunk": Option(10, "layers between two checkpoints; changes no number", "an integer >= 1"),
 }

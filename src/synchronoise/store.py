@@ -8,6 +8,7 @@ pickled object: opening one runs no code.  `docs/files.md` describes the format.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import json
@@ -71,9 +72,7 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> Path:
         )
     folder = path.parent
     if not folder.is_dir():
-        raise UserError(
-            f"the folder {folder} of the output does not exist", mend="make it, or choose another --out"
-        )
+        raise UserError(f"the folder {folder} of the output does not exist", mend="make it, or choose another --out")
     if not os.access(folder, os.W_OK):
         raise UserError(f"the folder {folder} is not writable", mend="choose another --out")
     if path.is_dir():
@@ -140,8 +139,22 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def load(path: str | Path, *, kind: str = "run") -> tuple[xr.Dataset, dict[str, Any]]:
-    """The dataset of a file and its provenance, in memory.
+def clear_leftovers(path: str | Path) -> None:
+    """Remove the temporary files that a killed process left beside `path` and its checkpoint.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, ".run.nc.partial.k3jx.tmp").write_bytes(b"half")
+    ...     clear_leftovers(f"{folder}/run.nc")
+    ...     os.listdir(folder)
+    []
+    """
+    path = Path(path)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+def load(path: str | Path, *, kind: str | None = "run") -> tuple[xr.Dataset, dict[str, Any]]:
+    """The dataset of a file and its provenance, in memory; `kind` None accepts a run and a checkpoint.
 
     The seal is checked before anything is parsed, so no damaged file reaches the HDF5 library.  Raises
     `UserError` when there is no such file and `RunError` when it is foreign, damaged, of another kind, or
@@ -168,7 +181,7 @@ def load(path: str | Path, *, kind: str = "run") -> tuple[xr.Dataset, dict[str, 
             f"{path} has format version {ours['format_version']}, this synchronoise reads {FORMAT_VERSION}: "
             "make it again, or read it with the version that wrote it"
         )
-    if ours["kind"] != kind:
+    if kind is not None and ours["kind"] != kind:
         raise RunError(f"{path} is a synchronoise {ours['kind']}, not a {kind}")
     return dataset, json.loads(ours["provenance"])
 

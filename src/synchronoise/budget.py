@@ -1,0 +1,118 @@
+"""What a run will cost, before it starts: memory by counting, time by running one layer."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from synchronoise.errors import UserError
+from synchronoise.model import Transformer, step
+from synchronoise.randomness import replica_keys, step_key
+from synchronoise.simulation import _replicas_at_once as replicas_at_once
+
+# An idle process with JAX loaded and one program compiled.
+BASE = 400e6
+
+
+class Memory(NamedTuple):
+    """Bytes a run needs at once: `base` the process, `state` the tokens, `layer` one step, `saved` the
+    result."""
+
+    base: float
+    state: float
+    layer: float
+    saved: float
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed: int, rows: int, dtype: str) -> Memory:
+    """Bytes for `replicas` copies of `tokens` × `dim` and a result of `rows` × `observed` numbers for each.
+
+    Counted: three copies of the state (before, after, checkpoint); for the replicas that are computed
+    together, four matrices over pairs of tokens, the hidden layer twice and one layer's weights; and the
+    result four times, which is what it takes to put it together and to write it whole.
+
+    >>> from synchronoise import Transformer
+    >>> model = Transformer(None, None, layers=10, horizon=1.0)
+    >>> need = memory(model, tokens=8, dim=4, replicas=2, observed=1, rows=11, dtype="float32")
+    >>> need.saved == 4 * 4 * 2 * 11
+    True
+    """
+    size = np.dtype(dtype).itemsize
+    width = getattr(model.noise, "width", tokens)
+    together = replicas_at_once(model, replicas, tokens, dim)
+    one = 4 * tokens * tokens + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
+    return Memory(
+        base=BASE,
+        state=3.0 * size * replicas * tokens * dim,
+        layer=1.0 * size * together * one,
+        saved=4.0 * size * replicas * rows * observed,
+    )
+
+
+def available_memory() -> float:
+    """Bytes this process may still take: what the system has free, or less where a control group limits it.
+
+    >>> available_memory() > 0
+    True
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        free = float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return min(free, limit - used)
+
+
+def check_memory(need: Memory, available: float) -> None:
+    """Refuse a run that cannot fit, before it starts.
+
+    >>> check_memory(Memory(0.0, 1e9, 1e9, 8e12), available=16e9)
+    Traceback (most recent call last):
+    synchronoise.errors.UserError: the run needs about 8002 GB of memory and 16 GB are available; ...
+    """
+    if need.total <= available:
+        return
+    mends = {
+        "state": "use fewer --replicas or --tokens",
+        "layer": "use fewer --tokens or a smaller --width",
+        "saved": "use a larger --every, fewer --replicas, or no --save-tokens",
+        "base": "free some memory",
+    }
+    largest = max(mends, key=lambda name: getattr(need, name))
+    raise UserError(
+        f"the run needs about {need.total / 1e9:.3g} GB of memory and {available / 1e9:.3g} GB are available",
+        mend=mends[largest],
+    )
+
+
+def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> float:
+    """Wall-clock seconds of one layer of all replicas, measured on the replicas that are computed together.
+
+    `tokens` (n, d) are any tokens of the right shape.  Compilation is not counted.
+    """
+    together = replicas_at_once(model, replicas, *tokens.shape)
+    x = np.broadcast_to(tokens, (together, *tokens.shape))
+    keys = replica_keys(0, together)
+    h = model.horizon / model.layers
+    layer = jax.jit(jax.vmap(lambda key, x: step(step_key(key, 0), x, model, h)[0]))
+    layer(keys, x).block_until_ready()
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        layer(keys, x).block_until_ready()
+        best = min(best, time.perf_counter() - start)
+    return best * replicas / together
