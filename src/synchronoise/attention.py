@@ -6,6 +6,7 @@ weights w_j; without them every token weighs the same.
 """
 
 from abc import abstractmethod
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,9 +24,9 @@ class Attention(eqx.Module):
     ``symmetric`` says that permuting the tokens permutes the output, so that equal tokens stay equal.
     """
 
-    bilinear: eqx.AbstractVar[float | Float[Array, "d d"]]
-    value: eqx.AbstractVar[float | Float[Array, "d d"]]
-    symmetric: eqx.AbstractClassVar[bool]
+    bilinear: eqx.AbstractVar[Any]
+    value: eqx.AbstractVar[Any]
+    symmetric: ClassVar[bool]
 
     @abstractmethod
     def mixing(self, logits: Float[Array, "k n"], weights: Weights | None) -> Float[Array, "k n"]:
@@ -59,8 +60,8 @@ class SoftmaxAttention(Attention):
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
-    bilinear: float | Float[Array, "d d"]
-    value: float | Float[Array, "d d"]
+    bilinear: Any
+    value: Any
     symmetric = True
 
     def __init__(self, beta: float = 1.0, scale: float = 1.0, *, query=None, key=None, value=None):
@@ -81,8 +82,8 @@ class UnnormalisedAttention(Attention):
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
-    bilinear: float | Float[Array, "d d"]
-    value: float | Float[Array, "d d"]
+    bilinear: Any
+    value: Any
     symmetric = True
 
     def __init__(self, beta: float = 1.0, scale: float = 1.0, *, query=None, key=None, value=None):
@@ -99,14 +100,10 @@ def _parameters(beta, scale, query, key, value):
         if not np.isfinite(number):
             raise UserError(name, got=number, expected="a finite number", mend="change it")
     if (query is None) != (key is None):
-        raise UserError(
-            "query and key", got="one of them", expected="both or neither", mend="give both matrices"
-        )
+        raise UserError("query and key", got="one of them", expected="both or neither", mend="give both matrices")
     bilinear = float(beta) if query is None else np.asarray(query).T @ np.asarray(key)
     value = float(scale) if value is None else np.asarray(value)
     for name, matrix in (("QᵀK", bilinear), ("value", value)):
-        if np.ndim(matrix) not in (0, 2) or (np.ndim(matrix) == 2 and matrix.shape[0] != matrix.shape[1]):
-            raise UserError(
-                name, got=f"shape {np.shape(matrix)}", expected="(dim, dim)", mend="give a square matrix"
-            )
+        if np.ndim(matrix) not in (0, 2) or (np.ndim(matrix) == 2 and len(set(np.shape(matrix))) != 1):
+            raise UserError(name, got=f"shape {np.shape(matrix)}", expected="(dim, dim)", mend="give a square matrix")
     return bilinear, value

@@ -37,9 +37,9 @@ class Transformer(eqx.Module):
     noise: Noise | None
     layers: int
     horizon: float
-    weights: np.ndarray | None
-    alpha_1: Callable[[float], float] | None = eqx.field(static=True)
-    alpha_2: Callable[[float], float] | None = eqx.field(static=True)
+    weights: Any
+    alpha_1: Callable[[Any], Any] | None = eqx.field(static=True)
+    alpha_2: Callable[[Any], Any] | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Transformer(eqx.Module):
         layers: int = 150,
         horizon: float = 5.0,
         weights: Sequence[float] | np.ndarray | None = None,
-        alpha_1: Callable[[float], float] | None = None,
-        alpha_2: Callable[[float], float] | None = None,
+        alpha_1: Callable[[Any], Any] | None = None,
+        alpha_2: Callable[[Any], Any] | None = None,
     ):
         if layers < 1:
             raise UserError("layers", got=layers, expected="an integer >= 1", mend="use --layers 150")
@@ -58,12 +58,7 @@ class Transformer(eqx.Module):
             raise UserError("horizon", got=horizon, expected="a finite number > 0", mend="use --horizon 5")
         if weights is not None:
             weights = np.asarray(weights, float)
-            if (
-                weights.ndim != 1
-                or not np.isfinite(weights).all()
-                or (weights < 0).any()
-                or weights.sum() == 0
-            ):
+            if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() == 0:
                 raise UserError("weights must be finite numbers >= 0, one for each token, not all zero")
             weights = weights / weights.sum()
         self.attention, self.noise = attention, noise
@@ -73,9 +68,7 @@ class Transformer(eqx.Module):
     @property
     def merging(self) -> bool:
         """Whether equal tokens must stay equal: attention symmetric in the tokens, noise common to them."""
-        return (self.attention is None or self.attention.symmetric) and (
-            self.noise is None or self.noise.common
-        )
+        return (self.attention is None or self.attention.symmetric) and (self.noise is None or self.noise.common)
 
     @property
     def route(self) -> str:
@@ -90,16 +83,12 @@ class Transformer(eqx.Module):
         merge, weak error O((1 + c/features)/layers) (THEORY §3).
         """
         if self.alpha_1 is not None or self.alpha_2 is not None:
-            raise UserError(
-                "the limit of Theorem 1.1 needs the paper's scalings", mend="leave alpha_1 and alpha_2 out"
-            )
+            raise UserError("the limit of Theorem 1.1 needs the paper's scalings", mend="leave alpha_1 and alpha_2 out")
         noise = self.noise
         if isinstance(noise, DrawnMLP | InLawMLP | GaussianField):
             noise = GaussianField(noise.mlp) if features is None else DrawnMLP(noise.mlp, features)
         elif noise is not None:
-            raise UserError(
-                f"{type(noise).__name__} has no limit here", mend="build the limit's noise yourself"
-            )
+            raise UserError(f"{type(noise).__name__} has no limit here", mend="build the limit's noise yourself")
         return Transformer(
             self.attention, noise, layers=layers or self.layers, horizon=self.horizon, weights=self.weights
         )
@@ -129,7 +118,8 @@ def step(
     """One layer over the time h = T/L, and what the observers see of the tokens after it.
 
     The same map is the Euler step of the limit SDE when the noise is the Gaussian field (THEORY §3).  ``key`` is that
-    of one (seed, replica, fine step).  Equal tokens stay exactly equal where the model lets them (`Transformer.merging`).
+    of one (seed, replica, fine step).  Equal tokens stay exactly equal where the model lets them
+    (`Transformer.merging`).
     """
     depth = model.horizon / h
     after = x

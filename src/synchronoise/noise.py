@@ -19,19 +19,19 @@ noise                face                factor                                 
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import sphere
 from ._arrays import Array, Factor, Float, Gram, PRNGKey, Tokens
 from .activations import Activation, activation
 from .errors import UserError
 from .kernel import Kernel, KernelEvaluator
 from .randomness import Role, role_key
+from .sphere import gram
 
 
 class Noise(eqx.Module):
@@ -40,12 +40,16 @@ class Noise(eqx.Module):
     ``common`` noises move equal tokens equally; ``in_law_only`` noises are no field (see the module).
     """
 
-    common: eqx.AbstractClassVar[bool]
-    in_law_only: eqx.AbstractVar[bool]
+    common: ClassVar[bool]
 
     @abstractmethod
     def factor(self, key: PRNGKey, x: Tokens) -> Factor:
         """The left factor F at the tokens, shape (n, r)."""
+
+    @property
+    @abstractmethod
+    def in_law_only(self) -> bool:
+        """Whether the noise is no field, only the right law at the tokens."""
 
     @abstractmethod
     def floor(self, dtype: Any) -> float:
@@ -125,7 +129,6 @@ class DrawnMLP(Noise):
     mlp: MLP
     width: int = eqx.field(static=True)
     common = True
-    in_law_only = False
 
     def __check_init__(self):
         _check_width(self.width)
@@ -134,6 +137,10 @@ class DrawnMLP(Noise):
         normals = jax.random.normal(role_key(key, Role.HIDDEN), (self.width, self.mlp.dim), x.dtype)
         bias = jax.random.normal(role_key(key, Role.HIDDEN_BIAS), (self.width, 1), x.dtype)
         return self.mlp.features(self.mlp.inputs(x) @ jnp.concatenate([normals, bias], axis=1).T)
+
+    @property
+    def in_law_only(self) -> bool:
+        return False
 
     def floor(self, dtype: Any) -> float:
         return 8 * float(jnp.finfo(dtype).eps)
@@ -155,7 +162,6 @@ class InLawMLP(Noise):
     mlp: MLP
     width: int = eqx.field(static=True)
     common = True
-    in_law_only = True
 
     def __check_init__(self):
         _check_width(self.width)
@@ -164,6 +170,10 @@ class InLawMLP(Noise):
         rows = _compress(self.mlp.inputs(x))
         normals = jax.random.normal(role_key(key, Role.HIDDEN), (rows.shape[1], self.width), x.dtype)
         return _compress(self.mlp.features(rows @ normals))
+
+    @property
+    def in_law_only(self) -> bool:
+        return True
 
     def floor(self, dtype: Any) -> float:
         return 64 * float(jnp.finfo(dtype).eps)
@@ -189,15 +199,15 @@ class GaussianField(Noise):
 
     F is the Cholesky factor of κ(Gram), rank-tolerant: where the tokens already cover a direction its column is zero,
     and nothing is added to the diagonal (that would be private noise).  A route through a covariance loses half the
-    digits: distances below about 3e-8 (float64) or 7e-4 (float32) are rounding.  A run that will synchronise uses narrow fresh
-    features instead (`Transformer.limit`).  The first tokens see the same field for any number of tokens after them.
+    digits: distances below about 3e-8 (float64) or 7e-4 (float32) are rounding.  A run that will synchronise uses
+    narrow fresh features instead (`Transformer.limit`).  The first tokens see the same field for any number of tokens
+    after them.
     """
 
     mlp: MLP
     kappa_1: float
     evaluator: KernelEvaluator = eqx.field(static=True)
     common = True
-    in_law_only = True
 
     def __init__(self, mlp: MLP):
         self.mlp = mlp
@@ -206,12 +216,15 @@ class GaussianField(Noise):
 
     def covariance(self, x: Tokens) -> Gram:
         """κ(<x_i, x_j>), κ(1) on the diagonal."""
-        return jnp.where(
-            jnp.eye(x.shape[0], dtype=bool), self.kappa_1, self.evaluator(sphere.gram(x), jnp)
-        ).astype(x.dtype)
+        covariance = self.evaluator(gram(x), jnp)
+        return covariance.at[jnp.diag_indices(x.shape[0])].set(self.kappa_1)
 
     def factor(self, key: PRNGKey, x: Tokens) -> Factor:
         return semidefinite_cholesky(self.covariance(x))
+
+    @property
+    def in_law_only(self) -> bool:
+        return True
 
     def floor(self, dtype: Any) -> float:
         return 2 * float(jnp.finfo(dtype).eps) ** 0.5
@@ -224,7 +237,7 @@ class GaussianField(Noise):
 def semidefinite_cholesky(covariance: Gram) -> Gram:
     """Lower-triangular F with F Fᵀ = K for a positive semi-definite K of any rank, without pivoting or shift.
 
-    Column j is zero when what is left of K_jj is within rounding of zero: then row j is already spanned by the rows before.
+    Column j is zero when what is left of K_jj is within rounding of zero: row j is then spanned by the rows before.
 
     >>> import jax.numpy as jnp
     >>> semidefinite_cholesky(jnp.ones((2, 2))).tolist()
@@ -256,7 +269,7 @@ class SumNoise(Noise):
         self.parts = parts
 
     @property
-    def in_law_only(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def in_law_only(self) -> bool:
         return any(part.in_law_only for part in self.parts)
 
     def factor(self, key: PRNGKey, x: Tokens) -> Factor:

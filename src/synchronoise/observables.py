@@ -5,6 +5,7 @@ An observable is called with the tokens of one replica at one layer and returns 
 """
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,9 +18,10 @@ from .sphere import half_square_chords
 class Observable(eqx.Module):
     """A function of the tokens with a name, a description and the axes of its values.  Abstract."""
 
-    name: eqx.AbstractClassVar[str]
-    long_name: eqx.AbstractClassVar[str]
-    reference: eqx.AbstractClassVar[str]
+    name: ClassVar[str]
+    long_name: ClassVar[str]
+    reference: ClassVar[str]
+    dims: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def __call__(self, x: Tokens, weights: Weights | None) -> Array:
@@ -27,7 +29,7 @@ class Observable(eqx.Module):
 
     @property
     def coords(self) -> dict[str, np.ndarray]:
-        """Axes of one value, in order; none for a number."""
+        """Coordinates of the axes ``dims`` of one value, where they have any."""
         return {}
 
 
@@ -57,6 +59,7 @@ class Energy(Observable):
 
     beta: float = 1.0
     name = "energy"
+    dims = ()
     long_name = "interaction energy E_beta"
     reference = "THEORY §6"
 
@@ -68,6 +71,7 @@ class MeanOverlap(Observable):
     """Mean of <x_i, x_j> over the pairs i < j (1 for one token)."""
 
     name = "mean_overlap"
+    dims = ()
     long_name = "mean overlap <x_i, x_j> over pairs"
     reference = "THEORY §5"
 
@@ -80,6 +84,7 @@ class OverlapQuantiles(Observable):
 
     levels: tuple[float, ...] = eqx.field(static=True, default=(0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0))
     name = "overlap_quantiles"
+    dims = ("quantile",)
     long_name = "quantiles of the overlaps <x_i, x_j> over pairs"
     reference = "THEORY §5"
 
@@ -96,6 +101,7 @@ class OverlapHistogram(Observable):
 
     bins: int = eqx.field(static=True, default=64)
     name = "overlap_histogram"
+    dims = ("overlap",)
     long_name = "share of pairs by overlap <x_i, x_j>"
     reference = "THEORY §5"
 
@@ -116,6 +122,7 @@ class LogDistance(Observable):
     """
 
     name = "log_distance"
+    dims = ()
     long_name = "mean of log(1 - <x_i, x_j>) over pairs"
     reference = "THEORY §6"
 
@@ -127,6 +134,7 @@ class LargestDistance(Observable):
     """Largest 1 - <x_i, x_j> over the pairs: below any number means that all tokens have merged to that."""
 
     name = "largest_distance"
+    dims = ()
     long_name = "largest 1 - <x_i, x_j> over pairs"
     reference = "THEORY §5"
 
@@ -138,9 +146,9 @@ class Positions(Observable):
     """The tokens themselves."""
 
     name = "tokens"
+    dims = ("token", "dim")
     long_name = "tokens on the unit sphere"
     reference = "THEORY §1"
-    shape: tuple[int, int] = eqx.field(static=True, default=(0, 0))
 
     def __call__(self, x: Tokens, weights: Weights | None) -> Array:
         return x

@@ -30,9 +30,9 @@ class FloorWarning(UserWarning):
 
 
 class State(NamedTuple):
-    """All that a run needs to go on: the layer reached, the tokens there, and what was seen so far."""
+    """All that a run needs to go on: how many layers were observed, the tokens now, and what was seen so far."""
 
-    layer: int
+    rows: int  #: observed layers; layer 0 is the first
     tokens: np.ndarray  #: (replica, token, dim)
     seen: dict[str, np.ndarray]  #: by observer, (replica, observed layer, ...)
 
@@ -73,9 +73,7 @@ def simulate(
     if replicas < 1:
         raise UserError("replicas", got=replicas, expected="an integer >= 1", mend="use --replicas 16")
     if every < 1 or model.layers % every:
-        raise UserError(
-            "every", got=every, expected=f"a divisor of layers={model.layers}", mend="use --every 1"
-        )
+        raise UserError("every", got=every, expected=f"a divisor of layers={model.layers}", mend="use --every 1")
     if jnp.zeros(0, dtype).dtype != dtype:
         raise UserError(
             "dtype", got=dtype, expected="float32 (JAX's 64-bit mode is off)",
@@ -84,43 +82,42 @@ def simulate(
     if save_tokens:
         observers = (*observers, Positions())
     keys = replica_keys(seed, replicas)
-    rows = model.layers // every
+    rows = model.layers // every + 1
     chunk = max(1, -(-rows // 20)) if chunk is None else min(chunk, rows)
     traced = cast((model, tuple(observers)), dtype)
-    state = resume or _begin(traced, start, keys, dtype)
+    state = resume or State(0, _begin(start, keys, dtype), {})
     _check_shapes(model, state.tokens, replicas)
-    with Progress("simulate", model.layers, "layer", done=state.layer, shown=progress) as bar:
+    with Progress("simulate", rows, "row" if every > 1 else "layer", done=state.rows, shown=progress) as bar:
         try:
-            while state.layer < model.layers:
-                now = min(chunk, rows - state.layer // every)
+            while state.rows < rows:
+                now = min(chunk, rows - state.rows)
                 state = _run_chunk(traced, state, keys, now, capacity=chunk, every=every)
-                bar.advance(now * every)
+                bar.advance(now)
                 if on_chunk is not None:
                     on_chunk(state)
         except KeyboardInterrupt:
-            warnings.warn(
-                f"interrupted: the result stops at layer {state.layer} of {model.layers}", stacklevel=2
-            )
+            if state.rows == 0:
+                raise
+            reached = (state.rows - 1) * every
+            warnings.warn(f"interrupted: the result stops at layer {reached} of {model.layers}", stacklevel=2)
     _warn_at_floor(model, state.tokens)
     return _dataset(model, start, state, observers, every, seed, dtype)
 
 
-def _begin(traced: Any, start: Start | np.ndarray | Array, keys: Key[Array, " replica"], dtype: str) -> State:
-    """Layer 0 of every replica."""
+def _begin(start: Start | np.ndarray | Array, keys: Key[Array, " replica"], dtype: str) -> np.ndarray:
+    """The tokens of every replica at layer 0."""
     if isinstance(start, Start):
-        tokens = _draw_start(cast(start, dtype), keys, dtype)
-    else:
-        tokens = layer_norm(jnp.asarray(start, dtype))
-        if tokens.ndim == 2:
-            tokens = jnp.broadcast_to(tokens, (keys.shape[0], *tokens.shape))
-    if tokens.ndim != 3 or not bool(jnp.isfinite(tokens).all()):
+        return np.asarray(_draw_start(cast(start, dtype), keys, dtype))
+    tokens = np.asarray(layer_norm(jnp.asarray(start, dtype)))
+    if tokens.ndim == 2:
+        tokens = np.broadcast_to(tokens, (keys.shape[0], *tokens.shape))
+    if tokens.ndim != 3 or not np.isfinite(tokens).all():
         raise UserError(
             "start",
             got=f"an array of shape {tokens.shape}",
-            expected="(token, dim) or (replica, token, dim), no zero or NaN row",
+            expected="(token, dim) or (replica, token, dim) without zero or NaN rows",
         )
-    seen = {name: np.asarray(value)[:, None] for name, value in _look(traced, tokens).items()}
-    return State(0, np.asarray(tokens), seen)
+    return tokens
 
 
 @eqx.filter_jit
@@ -128,33 +125,23 @@ def _draw_start(start: Start, keys: Key[Array, " replica"], dtype: str) -> Ensem
     return jax.vmap(lambda key: start(role_key(step_key(key, 0), Role.START), jnp.dtype(dtype)))(keys)
 
 
-@eqx.filter_jit
-def _look(traced: Any, tokens: Ensemble) -> dict[str, Array]:
-    model, observers = traced
-    return jax.lax.map(lambda x: observe(x, model.weights, observers), tokens)
-
-
 def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None:
     count, n, d = tokens.shape
     if count != replicas:
-        raise UserError(
-            "start", got=f"{count} replicas of tokens", expected=f"{replicas}", mend="change replicas"
-        )
+        raise UserError("start", got=f"{count} replicas of tokens", expected=f"{replicas}", mend="change replicas")
     law = getattr(model.noise, "mlp", None)
     if law is not None and law.dim != d:
         raise UserError("start", got=f"tokens of dimension {d}", expected=f"dim={law.dim}, that of the noise")
     for name in ("bilinear", "value"):
-        matrix = getattr(model.attention, name, 0.0)
-        if np.ndim(matrix) == 2 and np.shape(matrix)[0] != d:
+        matrix = np.asarray(getattr(model.attention, name, 0.0))
+        if matrix.ndim == 2 and matrix.shape[0] != d:
             raise UserError(
                 "start",
                 got=f"tokens of dimension {d}",
-                expected=f"{np.shape(matrix)[0]}, that of the attention",
+                expected=f"{matrix.shape[0]}, that of the attention",
             )
     if model.weights is not None and model.weights.shape[0] != n:
-        raise UserError(
-            "weights", got=f"{model.weights.shape[0]} of them", expected=f"one for each of {n} tokens"
-        )
+        raise UserError("weights", got=f"{model.weights.shape[0]} of them", expected=f"one for each of {n} tokens")
 
 
 def _run_chunk(
@@ -163,33 +150,33 @@ def _run_chunk(
     """``rows`` observed layers further, with a check that every token is still a number."""
     replicas, n, d = state.tokens.shape
     batch = _replicas_at_once(traced[0], replicas, n, d)
-    lanes = (
-        -(-replicas // batch) * batch
-    )  # whole batches: the last lanes repeat a replica and are thrown away
+    lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
     index = np.minimum(np.arange(lanes), replicas - 1)
     tokens, finite, seen = _advance(
-        traced, jnp.asarray(state.tokens[index]), keys[index], jnp.asarray(state.layer), jnp.asarray(rows),
+        traced, jnp.asarray(state.tokens[index]), keys[index], jnp.asarray(state.rows), jnp.asarray(rows),
         capacity, jnp.asarray(every), batch,
     )  # fmt: skip
     good = np.asarray(finite)[:replicas, :rows]
     if not good.all():
-        replica, row = np.argwhere(~good)[np.argmin(np.argwhere(~good)[:, 1])]
+        row = int(np.argmin(good.all(axis=0)))
+        replica = int(np.argmin(good[:, row]))
+        layer = (state.rows + row) * every
         raise RunError(
-            f"a token is not a finite number in replica {replica} by layer {state.layer + (row + 1) * every}; "
-            f"the run is good up to layer {state.layer + row * every}; a smaller step (more layers) or float64 may help"
+            f"a token is not a finite number in replica {replica} by layer {layer}; the run is good up to layer "
+            f"{layer - every}; more layers (a smaller step) or float64 may help"
         )
-    merged = {
-        name: np.concatenate([state.seen[name], np.asarray(value)[:replicas, :rows]], axis=1)
-        for name, value in seen.items()
-    }
-    return State(state.layer + rows * every, np.asarray(tokens)[:replicas], merged)
+    seen = {name: np.asarray(value)[:replicas, :rows] for name, value in seen.items()}
+    if state.seen:
+        seen = {name: np.concatenate([state.seen[name], value], axis=1) for name, value in seen.items()}
+    return State(state.rows + rows, np.asarray(tokens)[:replicas], seen)
 
 
 def _replicas_at_once(model: Transformer, replicas: int, n: int, d: int) -> int:
     """Replicas in one batch, so that the largest array of a step stays near the cache (about 2^18 numbers).
 
-    A batch of one is compiled to other products than a larger one and rounds differently; so that a replica's numbers do
-    not depend on how many there are, a batch has two lanes at least, or always one where fewer than four would fit.
+    A batch of one is compiled to other products than a larger one and rounds differently.  So that a replica's
+    numbers do not depend on how many there are, a batch has two lanes at least, or always one where fewer than four
+    would fit.
     """
     widest = max(n, d, getattr(model.noise, "width", 1))
     most = 2**18 // (n * widest)
@@ -198,10 +185,10 @@ def _replicas_at_once(model: Transformer, replicas: int, n: int, d: int) -> int:
 
 @eqx.filter_jit
 def _advance(
-    traced: Any, x: Ensemble, keys: Key[Array, " replica"], layer: Array, rows: Array,
+    traced: Any, x: Ensemble, keys: Key[Array, " replica"], first: Array, rows: Array,
     capacity: int, every: Array, batch: int,
 ) -> tuple[Ensemble, Array, dict[str, Array]]:  # fmt: skip
-    """All replicas ``rows <= capacity`` observed layers further: one compiled loop, whatever the number of layers."""
+    """All replicas ``rows <= capacity`` observed layers further: one compiled loop for any number of them."""
     model, observers = traced
     h = model.horizon / model.layers
 
@@ -210,13 +197,12 @@ def _advance(
         shapes = jax.eval_shape(lambda: observe(x, model.weights, observers))
         seen = jax.tree.map(lambda value: jnp.zeros((capacity, *value.shape), value.dtype), shapes)
 
-        def row(
-            i: Array, carry: tuple[Array, Array, dict[str, Array]]
-        ) -> tuple[Array, Array, dict[str, Array]]:
+        def row(i: Array, carry: tuple[Array, Array, dict[str, Array]]) -> tuple[Array, Array, dict[str, Array]]:
             x, finite, seen = carry
-            first = layer + i * every
+            last = (first + i) * every
+            # Row 0 is layer 0: nothing to do before it.
             x = jax.lax.fori_loop(
-                first, first + every, lambda k, x: step(step_key(key, k), x, model, h)[0], x
+                jnp.maximum(last - every, 0), last, lambda k, x: step(step_key(key, k), x, model, h)[0], x
             )
             values = observe(x, model.weights, observers)
             seen = jax.tree.map(lambda buffer, value: buffer.at[i].set(value), seen, values)
@@ -238,7 +224,8 @@ def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
         closest = min(closest, np.sqrt(2 * distances[distances > 0].min(initial=np.inf)))
     if closest < floor:
         warnings.warn(
-            f"tokens are {closest:.1e} apart, below the floor {floor:.1e} of this route ({model.route}, {tokens.dtype}): "
+            f"tokens are {closest:.1e} apart, below the floor {floor:.1e} of this route ({model.route}, "
+            f"{tokens.dtype}): "
             "distances there are rounding; narrow features (limit(features=4)) and float64 go lower",
             FloorWarning,
             stacklevel=3,
@@ -254,12 +241,12 @@ def _dataset(
     seed: int,
     dtype: str,
 ) -> xr.Dataset:
-    layers = np.arange(0, state.layer + 1, every)
+    layers = np.arange(state.rows) * every
     replicas = state.tokens.shape[0]
     time = ("layer", layers * (model.horizon / model.layers), {"long_name": "time t = layer T/L"})
     variables, coords = {}, {"layer": layers, "time": time, "replica": np.arange(replicas)}
     for observer in observers:
-        dims = ("replica", "layer", *observer.coords)
+        dims = ("replica", "layer", *observer.dims)
         attributes = {"long_name": observer.long_name, "reference": observer.reference}
         variables[observer.name] = (dims, state.seen[observer.name], attributes)
         coords.update(observer.coords)
@@ -273,7 +260,7 @@ def _dataset(
         "environment": environment(),
     }
     text = json.dumps(provenance, sort_keys=True, ensure_ascii=False)
-    return xr.Dataset(variables, coords, {"provenance": text, "completed_layers": state.layer})
+    return xr.Dataset(variables, coords, {"provenance": text, "completed_layers": int(layers[-1])})
 
 
 def _describe_start(start: Any) -> dict[str, Any]:

@@ -63,22 +63,18 @@ def leaders(x: Tokens) -> Array:
     >>> leaders(jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])).tolist()
     [0, 1, 0]
     """
-    n, d = x.shape
+    n = x.shape[0]
     x = jnp.where(x == 0, 0, x)  # -0.0 equals 0.0
     words = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(n, -1)
     # Odd multipliers from a fixed integer sequence: two independent multiply-shift hashes.
-    multipliers = (
-        np.random.default_rng(2604_26898).integers(0, 2**32, (2, words.shape[1]), dtype=np.uint32) | 1
-    )
+    multipliers = np.random.default_rng(2604_26898).integers(0, 2**32, (2, words.shape[1]), dtype=np.uint32) | 1
     mixed = words ^ (words >> 15)
     first, second = (jnp.sum(mixed * row, axis=1, dtype=jnp.uint32) for row in multipliers)
     if n <= 512:
         same = (first[:, None] == first) & (second[:, None] == second)
         return jnp.argmax(same, axis=1)
     order = jnp.lexsort((second, first))  # stable: the first index leads its run
-    new_run = jnp.concatenate(
-        [jnp.ones(1, bool), (jnp.diff(first[order]) != 0) | (jnp.diff(second[order]) != 0)]
-    )
+    new_run = jnp.concatenate([jnp.ones(1, bool), (jnp.diff(first[order]) != 0) | (jnp.diff(second[order]) != 0)])
     run_start = jax.lax.cummax(jnp.where(new_run, jnp.arange(n), 0))
     return jnp.zeros(n, order.dtype).at[order].set(order[run_start])
 
@@ -93,9 +89,7 @@ class Start(eqx.Module):
         if self.dim < 2:
             raise UserError("dim", got=self.dim, expected="an integer >= 2", mend="use --dim 2 or more")
         if self.tokens < 1:
-            raise UserError(
-                "tokens", got=self.tokens, expected="an integer >= 1", mend="use --tokens 1 or more"
-            )
+            raise UserError("tokens", got=self.tokens, expected="an integer >= 1", mend="use --tokens 1 or more")
 
     def __call__(self, key: PRNGKey, dtype: jnp.dtype) -> Tokens:
         raise NotImplementedError
@@ -192,9 +186,7 @@ def tokens_from_file(path: str | Path) -> tuple[np.ndarray, float]:
     path = Path(path)
     mend = "give one token per row, at least 2 columns of finite numbers"
     if not path.is_file():
-        raise UserError(
-            "start file", got=str(path), expected="an existing .npy or .csv file", mend="check the path"
-        )
+        raise UserError("start file", got=str(path), expected="an existing .npy or .csv file", mend="check the path")
     try:
         if path.suffix == ".npy":
             rows = np.load(path, allow_pickle=False)
@@ -203,9 +195,7 @@ def tokens_from_file(path: str | Path) -> tuple[np.ndarray, float]:
                 raise UserError("start file", got="an empty file", expected="rows of numbers", mend=mend)
             rows = np.loadtxt(path, delimiter=",", ndmin=2)
         else:
-            raise UserError(
-                "start file", got=path.name, expected="a name ending in .npy or .csv", mend="convert it"
-            )
+            raise UserError("start file", got=path.name, expected="a name ending in .npy or .csv", mend="convert it")
         rows = np.asarray(rows, dtype=np.float64)
     except UserError:
         raise
@@ -213,9 +203,7 @@ def tokens_from_file(path: str | Path) -> tuple[np.ndarray, float]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"start file {path.name} is not a table of numbers ({reason})", mend=mend) from None
     if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < 2:
-        raise UserError(
-            "start file", got=f"shape {rows.shape}", expected="(tokens, dim) with dim >= 2", mend=mend
-        )
+        raise UserError("start file", got=f"shape {rows.shape}", expected="(tokens, dim) with dim >= 2", mend=mend)
     lengths = np.linalg.norm(rows, axis=1)
     bad = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
     if bad.size:
