@@ -41,7 +41,7 @@ def test_the_machine_has_memory():
     "settings",
     [
         {"tokens": 2000, "replicas": 2, "layers": 2, "width": 16, "dim": 8},
-        {"tokens": 64, "replicas": 64, "layers": 400, "width": 16, "dim": 32, "save_tokens": True, "chunk": 100},
+        {"tokens": 64, "replicas": 64, "layers": 200, "width": 16, "dim": 32, "save_tokens": True, "chunk": 100},
         {"tokens": 16, "replicas": 4, "layers": 2, "width": 200_000, "dim": 64},
     ],
     ids=["many tokens", "tokens saved", "wide"],

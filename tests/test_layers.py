@@ -21,8 +21,9 @@ LEVELS = {
     3: ("attention", "noise", "theory", "observables"),
     4: ("model", "plots", "plots_theory"),
     5: ("simulation", "meanfield", "problems"),
-    6: ("convergence", "exponents", "paper", "probe", "runs"),
-    7: ("cli", "doctor"),
+    6: ("budget", "convergence", "exponents", "paper", "probe"),
+    7: ("runs",),
+    8: ("cli", "doctor"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

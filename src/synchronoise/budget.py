@@ -13,7 +13,7 @@ import numpy as np
 from synchronoise.errors import UserError
 from synchronoise.model import Transformer, step
 from synchronoise.randomness import replica_keys, step_key
-from synchronoise.simulation import _replicas_at_once as replicas_at_once
+from synchronoise.simulation import replicas_at_once
 
 # An idle process with JAX loaded and one program compiled.
 BASE = 400e6
@@ -36,9 +36,9 @@ class Memory(NamedTuple):
 def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed: int, rows: int, dtype: str) -> Memory:
     """Bytes for `replicas` copies of `tokens` × `dim` and a result of `rows` × `observed` numbers for each.
 
-    Counted: three copies of the state (before, after, checkpoint); for the replicas that are computed
-    together, four matrices over pairs of tokens, the hidden layer twice and one layer's weights; and the
-    result four times, which is what it takes to put it together and to write it whole.
+    Counted: three copies of the state (before, after, checkpoint); for the replicas that are computed together,
+    sixteen matrices over pairs of tokens (attention, and sorting the overlaps), the hidden layer twice and one
+    layer's weights; and the result four times, which is what it takes to put it together and to write it whole.
 
     >>> from synchronoise import Transformer
     >>> model = Transformer(None, None, layers=10, horizon=1.0)
@@ -49,7 +49,7 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
     size = np.dtype(dtype).itemsize
     width = getattr(model.noise, "width", tokens)
     together = replicas_at_once(model, replicas, tokens, dim)
-    one = 4 * tokens * tokens + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
+    one = 16 * tokens * tokens + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
     return Memory(
         base=BASE,
         state=3.0 * size * replicas * tokens * dim,

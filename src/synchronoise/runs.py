@@ -24,7 +24,7 @@ from synchronoise.errors import RunError, UserError
 from synchronoise.model import Transformer
 from synchronoise.noise import MLP, mlp_noise
 from synchronoise.observables import Energy, Observable, OverlapHistogram, OverlapQuantiles
-from synchronoise.simulation import State, simulate
+from synchronoise.simulation import NotFiniteError, State, simulate
 from synchronoise.sphere import Clusters, Equiangular, Start, Uniform, tokens_from_file
 from synchronoise.store import check_output, clear_leftovers, environment, load, save
 
@@ -120,6 +120,10 @@ def _simulate(job: Job, **how: Any) -> xr.Dataset:
             chunk=config.chunk,
             **how,
         )
+    except NotFiniteError as failure:
+        names = {"attention": ("attention", "beta", "attention_scale"), "noise": ("activation", "sigma_u", "sigma_w")}
+        at = ", ".join(f"{name} = {getattr(config, name)}" for name in names.get(failure.part, ()))
+        raise RunError(f"{failure} ({at}); more layers, smaller values or float64 may help") from None
     except jax.errors.JaxRuntimeError as failure:
         if "RESOURCE_EXHAUSTED" not in str(failure):
             raise

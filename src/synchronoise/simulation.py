@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from ._arrays import Array, Float, Key
+from ._arrays import Array, Float, Key, PRNGKey, Tokens
 from .errors import RunError, UserError
 from .model import Transformer, cast, observe, step
 from .observables import Energy, Observable, OverlapQuantiles, Positions
@@ -27,6 +27,16 @@ Ensemble = Float[Array, "replica n d"]
 
 class FloorWarning(UserWarning):
     """Tokens are closer than the route of the noise resolves: distances below its floor are rounding."""
+
+
+class NotFiniteError(RunError):
+    """A run stopped because the ``part`` of the model ("attention" or "noise") gave something that is no number."""
+
+    def __init__(self, replica: int, layer: int, part: str, good: int):
+        self.part = part
+        super().__init__(
+            f"the {part} is not finite in replica {replica} at layer {layer}; the run is good up to layer {good}"
+        )
 
 
 class State(NamedTuple):
@@ -74,7 +84,7 @@ def simulate(
         raise UserError("replicas", got=replicas, expected="an integer >= 1", mend="use --replicas 16")
     if every < 1 or model.layers % every:
         raise UserError("every", got=every, expected=f"a divisor of layers={model.layers}", mend="use --every 1")
-    if jnp.zeros(0, dtype).dtype != dtype:
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise UserError(
             "dtype", got=dtype, expected="float32 (JAX's 64-bit mode is off)",
             mend="call jax.config.update('jax_enable_x64', True) first",
@@ -149,7 +159,7 @@ def _run_chunk(
 ) -> State:
     """``rows`` observed layers further, with a check that every token is still a number."""
     replicas, n, d = state.tokens.shape
-    batch = _replicas_at_once(traced[0], replicas, n, d)
+    batch = replicas_at_once(traced[0], replicas, n, d)
     lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
     index = np.minimum(np.arange(lanes), replicas - 1)
     tokens, finite, seen = _advance(
@@ -161,17 +171,31 @@ def _run_chunk(
         row = int(np.argmin(good.all(axis=0)))
         replica = int(np.argmin(good[:, row]))
         layer = (state.rows + row) * every
-        raise RunError(
-            f"a token is not a finite number in replica {replica} by layer {layer}; the run is good up to layer "
-            f"{layer - every}; more layers (a smaller step) or float64 may help"
-        )
+        before = max(layer - every, 0)
+        # The failing replica again, layer by layer from the last tokens known to be good.
+        reached = max((state.rows - 1) * every, 0)
+        layer, part = _first_failure(traced[0], jnp.asarray(state.tokens[replica]), keys[replica], reached, layer)
+        raise NotFiniteError(replica, layer, part, before)
     seen = {name: np.asarray(value)[:replicas, :rows] for name, value in seen.items()}
     if state.seen:
         seen = {name: np.concatenate([state.seen[name], value], axis=1) for name, value in seen.items()}
     return State(state.rows + rows, np.asarray(tokens)[:replicas], seen)
 
 
-def _replicas_at_once(model: Transformer, replicas: int, n: int, d: int) -> int:
+def _first_failure(model: Transformer, x: Tokens, key: PRNGKey, first: int, last: int) -> tuple[int, str]:
+    """The layer in (first, last] at which the tokens of one replica stop being finite, and the part that does it."""
+    h = model.horizon / model.layers
+    silent = eqx.tree_at(lambda whole: whole.noise, model, None, is_leaf=lambda leaf: leaf is None)
+    for layer in range(first, last):
+        after, _ = step(step_key(key, layer), x, model, h)
+        if not bool(jnp.isfinite(after).all()):
+            quiet, _ = step(step_key(key, layer), x, silent, h)
+            return layer + 1, "noise" if bool(jnp.isfinite(quiet).all()) else "attention"
+        x = after
+    return last, "layer"
+
+
+def replicas_at_once(model: Transformer, replicas: int, n: int, d: int) -> int:
     """Replicas in one batch, so that the largest array of a step stays near the cache (about 2^18 numbers).
 
     A batch of one is compiled to other products than a larger one and rounds differently.  So that a replica's
@@ -220,7 +244,7 @@ def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
     floor = model.noise.floor(tokens.dtype)
     closest = np.inf
     for one in tokens[:, :64]:
-        distances = np.asarray(half_square_chords(one))
+        distances = np.asarray(half_square_chords(jnp.asarray(one)))
         closest = min(closest, np.sqrt(2 * distances[distances > 0].min(initial=np.inf)))
     if closest < floor:
         warnings.warn(
