@@ -49,10 +49,7 @@ def test_relu_closed_forms():
     assert abs(lambda_1(kernel) - (-1 / (2 * d) - bias * (d - 1) / 4)) < 1e-13
     assert abs(lambda_bar(kernel) - (1 / d - bias * (d - 3) / 2)) < 1e-13
     assert (
-        abs(
-            sum(lyapunov_spectrum(kernel))
-            + 0.5 * ((d - 1) * (d - 1) * kernel.kappa_1 + (d - 1) * kernel.dkappa_1)
-        )
+        abs(sum(lyapunov_spectrum(kernel)) + 0.5 * ((d - 1) * (d - 1) * kernel.kappa_1 + (d - 1) * kernel.dkappa_1))
         < 1e-12
     )
 
@@ -91,9 +88,7 @@ def test_lambda_bar_prime_is_the_raw_formula(beta):
 
 def test_relu_best_beta_is_small():
     kernel = Kernel("relu", 10, 0.3)
-    np.testing.assert_allclose(
-        [lambda_bar_prime(kernel, b) for b in (0.0, 0.5)], lambda_bar(kernel), rtol=1e-12
-    )
+    np.testing.assert_allclose([lambda_bar_prime(kernel, b) for b in (0.0, 0.5)], lambda_bar(kernel), rtol=1e-12)
     assert abs(lambda_bar_prime(kernel, 4.0) + 0.0015) < 5e-5
 
 
