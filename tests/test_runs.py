@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -37,7 +38,7 @@ def same(part: xr.Dataset, whole: xr.Dataset) -> bool:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"chunk": 1}, {"chunk": 5}, {"chunk": 50}, {"replicas": 1}, {"every": 3}, {"save_tokens": False}],
+    [{"chunk": 5}, {"replicas": 1}, {"every": 3}, {"save_tokens": False}],
     ids=str,
 )
 def test_cutting_it_otherwise_changes_no_number(reference, changes):
@@ -192,7 +193,7 @@ def test_a_bad_run_is_one_line_and_exits_with_2(tmp_path, monkeypatch, capsys, a
     (tmp_path / "unknown.toml").write_text("dims = 4")
     (tmp_path / "typed.toml").write_text('dim = "64"')
     before = sorted(os.listdir(tmp_path))
-    with __import__("jax").enable_x64(False):
+    with jax.enable_x64(False):
         assert cli.status(["simulate", *arguments]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
@@ -224,15 +225,19 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
     assert os.listdir(tmp_path) == []
 
 
-def test_every_named_attention_and_noise_runs():
-    for attention in ATTENTIONS:
-        for noise in NOISES:
-            dataset = numbers(attention=attention, noise=noise, layers=2)
-            assert np.isfinite(dataset["energy"]).all()
+@pytest.mark.parametrize(
+    ("attention", "noise"),
+    [*((attention, "mlp") for attention in ATTENTIONS), *(("softmax", noise) for noise in NOISES if noise != "mlp")],
+)
+def test_every_named_attention_and_noise_runs(attention, noise):
+    dataset = numbers(attention=attention, noise=noise, layers=2)
+    energy = dataset["energy"].values
+    assert np.isfinite(energy).all()
+    assert (energy[:, 0] != energy[:, -1]).all()
 
 
 def test_the_library_leaves_64_bits_to_its_caller():
-    with __import__("jax").enable_x64(False), pytest.raises(UserError, match="jax_enable_x64"):
+    with jax.enable_x64(False), pytest.raises(UserError, match="jax_enable_x64"):
         numbers(dtype="float64")
 
 
