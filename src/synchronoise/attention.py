@@ -43,7 +43,7 @@ class Attention(eqx.Module):
         return _times(mixed, jnp.transpose(self.value) if jnp.ndim(self.value) == 2 else self.value)
 
 
-def _times(x: Array, matrix: float | Array) -> Array:
+def _times(x: Array, matrix: Any) -> Array:
     """x·matrix for rows x; a number stands for a multiple of the identity."""
     return x @ matrix if jnp.ndim(matrix) == 2 else x * matrix
 

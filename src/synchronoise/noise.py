@@ -17,6 +17,7 @@ noise                face                factor                                 
 ===================  ==================  =======================================  ============================
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -106,11 +107,11 @@ class MLP(eqx.Module):
 
     def inputs(self, x: Tokens) -> Float[Array, "n d_plus_1"]:
         """[x/√d, σ_U 1]: the pre-activations of a neuron are these rows times standard normals."""
-        return _append_column(x / np.sqrt(self.dim), self.sigma_u)
+        return _append_column(x / math.sqrt(self.dim), self.sigma_u)
 
     def features(self, preactivations: Float[Array, "n m"]) -> Float[Array, "n m_plus_1"]:
         """[φ(z)/√m, σ_W 1]: the left factor of the layer given its hidden neurons."""
-        hidden = self.activation(preactivations, jnp) / np.sqrt(preactivations.shape[1])
+        hidden = self.activation(preactivations, jnp) / math.sqrt(preactivations.shape[1])
         return _append_column(hidden, self.sigma_w)
 
 
@@ -284,7 +285,7 @@ class SumNoise(Noise):
         return " + ".join(part.route for part in self.parts)
 
 
-def mlp_noise(mlp: MLP, width: float, tokens: int) -> Noise:
+def mlp_noise(mlp: MLP, width: float | int, tokens: int) -> Noise:
     """The noise of layers of this width (``math.inf``: the Gaussian field), by the route that draws fewer normals.
 
     The choice depends on the sizes alone, so it is made once per run.

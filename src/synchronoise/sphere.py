@@ -1,6 +1,8 @@
 """The sphere S^{d-1}: projection, distances, and where tokens start."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -91,7 +93,7 @@ class Start(eqx.Module):
         if self.tokens < 1:
             raise UserError("tokens", got=self.tokens, expected="an integer >= 1", mend="use --tokens 1 or more")
 
-    def __call__(self, key: PRNGKey, dtype: jnp.dtype) -> Tokens:
+    def __call__(self, key: PRNGKey, dtype: Any) -> Tokens:
         raise NotImplementedError
 
 
@@ -107,7 +109,7 @@ class Uniform(Start):
     tokens: int = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
-    def __call__(self, key: PRNGKey, dtype: jnp.dtype) -> Tokens:
+    def __call__(self, key: PRNGKey, dtype: Any) -> Tokens:
         return layer_norm(jax.random.normal(key, (self.tokens, self.dim), dtype))
 
 
@@ -130,10 +132,10 @@ class Clusters(Start):
         if isinstance(self.spread, float | int) and self.spread < 0:
             raise UserError("spread", got=self.spread, expected="a number >= 0", mend="use --spread 0.1")
 
-    def __call__(self, key: PRNGKey, dtype: jnp.dtype) -> Tokens:
+    def __call__(self, key: PRNGKey, dtype: Any) -> Tokens:
         centre_key, spread_key = jax.random.split(key)
         centres = layer_norm(jax.random.normal(centre_key, (self.clusters, self.dim), dtype))
-        scatter = jax.random.normal(spread_key, (self.tokens, self.dim), dtype) / np.sqrt(self.dim)
+        scatter = jax.random.normal(spread_key, (self.tokens, self.dim), dtype) / math.sqrt(self.dim)
         return layer_norm(centres[jnp.arange(self.tokens) % self.clusters] + self.spread * scatter)
 
 
@@ -167,7 +169,7 @@ class Equiangular(Start):
                 mend="use fewer tokens",
             )
 
-    def __call__(self, key: PRNGKey, dtype: jnp.dtype) -> Tokens:
+    def __call__(self, key: PRNGKey, dtype: Any) -> Tokens:
         n, d = self.tokens, self.dim
         values, vectors = np.linalg.eigh((1 - self.overlap) * np.eye(n) + self.overlap * np.ones((n, n)))
         keep = min(n, d)
