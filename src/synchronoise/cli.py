@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -170,6 +170,31 @@ def simulate(
         return
     out = out or Path(path.with_suffix(".nc").name if path else "run.nc")
     report(runs.summary(runs.run(job, out, overwrite=overwrite, resume=resume, progress=True), out), json)
+
+
+@app.command
+def paper(
+    what: Literal["table", "fig1", "grid", "all"],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The folder of the results, new or of an earlier such run.")],
+    activation: Annotated[str | None, Parameter(help="One grid: relu, sigmoid, tanh, silu, or none.")] = None,
+    quick: Annotated[bool, Parameter(help="Tiny sizes, to see that it works.", negative=())] = False,
+    seed: Annotated[int | None, flag("seed")] = None,
+    overwrite: Annotated[bool, Parameter(help="Replace results of other settings.", negative=())] = False,
+    json: Json = False,
+) -> None:
+    """Make the paper's table and figures, with the theory over them; what is there already is kept.
+
+    Parameters
+    ----------
+    what
+        table, fig1, grid (all five, or the one of --activation), or all of it.
+    """
+    from synchronoise.paper import reproduce
+
+    values = {"activation": activation, "quick": quick, "overwrite": overwrite, "progress": True}
+    report(reproduce(what, out=out, seed=0 if seed is None else seed, **values), json)
 
 
 @app.command

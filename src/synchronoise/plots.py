@@ -1,0 +1,170 @@
+"""Figures: they take results and draw them, and compute nothing.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart.  Matplotlib is imported when a figure is
+made, without a display and without touching the caller's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
+PAGE_WIDTH = 7.1  # inches: the text width of a page
+STYLE: dict[Any, Any] = {
+    "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "legend.fontsize": 7.5, "axes.linewidth": 0.6, "lines.linewidth": 1.0, "axes.spines.top": False,
+    "axes.spines.right": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "mathtext.fontset": "dejavusans",
+}  # fmt: skip
+
+
+def _styled(make: Callable[..., Figure]) -> Callable[..., Figure]:
+    """The figure in our style, with the caller's settings as they were."""
+
+    @wraps(make)
+    def styled(*arguments: Any) -> Figure:
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return make(*arguments)
+
+    return styled
+
+
+@_styled
+def figure1(results: Mapping[str, xr.Dataset]) -> Figure:
+    """The first two coordinates of every token over the layers, one row for each result, named by its key."""
+    figure, axes = _figure(len(results), 2, height=1.9)
+    for row, (name, result) in zip(axes, results.items(), strict=True):
+        for index, axis in enumerate(row):
+            draw_coordinate(axis, result, index)
+            _corner(axis, f"{name}, d = {result.sizes['dim']}")
+            axis.set_ylabel(f"coordinate {index + 1} of each token")
+    _label_layers(axes, results[next(iter(results))])
+    return figure
+
+
+@_styled
+def overlap_grid(
+    results: Sequence[Sequence[xr.Dataset]], rows: Sequence[str], columns: Sequence[str], caption: str
+) -> Figure:
+    """How the overlaps of pairs are spread, by layer: one panel for each result."""
+    figure, axes = _figure(len(rows), len(columns), height=1.22)
+    flat = [result for row in results for result in row]
+    images = [draw_overlaps(axis, result) for axis, result in zip(axes.flat, flat, strict=True)]
+    _label_grid(figure, axes, results, rows, columns, r"overlap $\langle x_i, x_j\rangle$", caption)
+    figure.colorbar(images[0], ax=axes, label="share of pairs in a bin of 0.04", aspect=60, pad=0.015, extend="min")
+    return figure
+
+
+@_styled
+def energy_grid(
+    results: Sequence[Sequence[xr.Dataset]], rows: Sequence[str], columns: Sequence[str], caption: str
+) -> Figure:
+    """The energy by layer with the theory drawn over it: one panel for each result, one scale for each row."""
+    figure, axes = _figure(len(rows), len(columns), height=1.22)
+    for line, row in zip(axes, results, strict=True):
+        for axis, result in zip(line, row, strict=True):
+            draw_energy(axis, result)
+            _corner(axis, result.attrs["coverage"])
+        _scale_energies(line, row)
+    _label_grid(figure, axes, results, rows, columns, r"energy $E_\beta$", caption)
+    handles = {
+        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def draw_coordinate(axis: Axes, result: xr.Dataset, index: int) -> None:
+    """One coordinate of every token of the first replica, by layer."""
+    axis.plot(result["layer"], result["tokens"][0, :, :, index], color=BLUE, linewidth=0.4, alpha=0.7)
+    axis.set_ylim(-1.02, 1.02)
+
+
+def draw_overlaps(axis: Axes, result: xr.Dataset):
+    """The share of pairs by overlap and layer (all replicas), and the 5, 50, 95 % quantiles of the single run."""
+    from matplotlib.colors import LogNorm
+
+    image = axis.pcolormesh(
+        result["layer"], result["overlap"], result["overlap_share"].T,
+        norm=LogNorm(1e-3, 1), cmap="Blues", shading="nearest", rasterized=True,
+    )  # fmt: skip
+    low, median, high = result["overlap_quantiles"][0].values.T
+    axis.plot(result["layer"], median, color=RED, linewidth=1.0)
+    for edge in (low, high):
+        axis.plot(result["layer"], edge, color=RED, linewidth=0.6, linestyle=(0, (3, 1)))
+    axis.set_ylim(-1, 1)
+    return image
+
+
+def draw_energy(axis: Axes, result: xr.Dataset) -> None:
+    """Energies of all replicas, the single run, their mean with its standard error, and the theory there is."""
+    layer, mean = result["layer"].values, result["energy_mean"].values
+    axis.plot(layer, result["energy"].values.T, color="#bbbbbb", linewidth=0.4, zorder=1)
+    axis.plot([], [], color="#bbbbbb", linewidth=0.8, label="16 runs" if result.sizes["replica"] == 16 else "runs")
+    axis.plot(layer, result["energy"].values[0], color=ORANGE, linewidth=0.9, label="single run", zorder=2)
+    if "energy_se" in result:
+        error = result["energy_se"].values
+        axis.fill_between(layer, mean - error, mean + error, color=BLUE, alpha=0.25, linewidth=0, zorder=3)
+    axis.plot(layer, mean, color=BLUE, linewidth=1.2, label="mean ± 1 SE", zorder=4)
+    theory = {
+        "energy_prediction": ("two-token equation", "black", (0, (4, 2)), 1.0),
+        "energy_bound": ("bound of Theorem 1.4", RED, ":", 1.3),
+    }
+    for name, (label, color, line, width) in theory.items():
+        if name in result:
+            axis.plot(layer, result[name], color=color, linestyle=line, linewidth=width, label=label, zorder=5)
+
+
+def _scale_energies(axes: Sequence[Axes], results: Sequence[xr.Dataset]) -> None:
+    """One energy axis for a row of panels: logarithmic when some mean falls below a tenth of the start."""
+    means = np.stack([result["energy_mean"].values for result in results])
+    top = 1.12 * max(float(result["energy"].max()) for result in results)
+    lowest = float(means[means > 0].min())
+    for axis in axes:
+        if lowest < 0.1 * top:
+            axis.set_yscale("log")
+            axis.set_ylim(max(lowest / 10, 1e-32), 3 * top)
+        else:
+            axis.set_ylim(0, top)
+
+
+def _figure(rows: int, columns: int, *, height: float):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PAGE_WIDTH, height * rows + 0.75), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=True)
+
+
+def _corner(axis: Axes, text: str) -> None:
+    axis.text(0.03, 0.06, text, transform=axis.transAxes, fontsize=7, color="#222222", zorder=6,
+              bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1})  # fmt: skip
+
+
+def _label_grid(figure, axes, results, rows, columns, quantity: str, caption: str) -> None:
+    for axis, column in zip(axes[0], columns, strict=True):
+        axis.set_title(column)
+    for line, row in zip(axes, rows, strict=True):
+        line[0].set_ylabel(f"{row}\n{quantity}")
+        for axis in line[1:]:
+            axis.tick_params(labelleft=False)
+    _label_layers(axes, results[0][0])
+    figure.suptitle(caption, fontsize=8)
+
+
+def _label_layers(axes, result: xr.Dataset) -> None:
+    last, horizon = int(result["layer"][-1]), float(result["time"][-1])
+    for axis in axes[-1]:
+        axis.set_xlabel(f"layer (time t = {horizon / last:.3g} layer)")
+        axis.set_xlim(0, last)
