@@ -6,7 +6,7 @@ import math
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synchronoise.config import RunConfig, configure, read_toml, to_toml
@@ -49,6 +49,7 @@ def test_fields_and_options_are_the_same_names():
     assert list(RunConfig.model_fields) == list(OPTIONS)
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_file_and_back(values):
     config = configure(values)
@@ -69,6 +70,7 @@ def one_line_or_a_config(make) -> RunConfig | None:
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*OPTIONS, "dims", "sigma"]), ANYTHING))
 def test_anything_else_is_one_line(values):
     """Whatever is thrown at it: a configuration that survives its file, or one line."""
@@ -76,6 +78,7 @@ def test_anything_else_is_one_line(values):
     assert config is None or configure(tomllib.loads(to_toml(config))) == config
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_as_a_file_is_one_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "run.toml"

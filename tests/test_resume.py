@@ -139,6 +139,8 @@ def test_what_is_not_finite_stops_the_run_there(tmp_path, capsys):
     assert checkpoint.attrs["rows"] == 1
     assert np.isfinite(checkpoint["state"]).all()
     assert not out.exists()
+    assert cli.status(["show", f"{out}.partial"]) == 0
+    assert "--beta 300.0" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_one_line(tmp_path):

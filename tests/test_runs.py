@@ -11,9 +11,11 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from synchronoise import cli, runs
-from synchronoise.config import ATTENTIONS, NOISES, RunConfig, configure, to_toml
+from synchronoise.config import ATTENTIONS, NOISES, RunConfig, configure, read_toml, to_toml
 from synchronoise.errors import RunError, UserError
 from synchronoise.store import load, save
 
@@ -239,6 +241,53 @@ def test_every_named_attention_and_noise_runs(attention, noise):
 def test_the_library_leaves_64_bits_to_its_caller():
     with jax.enable_x64(False), pytest.raises(UserError, match="jax_enable_x64"):
         numbers(dtype="float64")
+
+
+TINY = st.fixed_dictionaries(
+    {
+        "dim": st.integers(2, 5),
+        "tokens": st.integers(1, 4),
+        "layers": st.integers(1, 3),
+        "replicas": st.integers(1, 3),
+        "width": st.sampled_from([1, 3, "inf"]),
+        "activation": st.sampled_from(["relu", "tanh", "sin:4.6"]),
+        "attention": st.sampled_from(ATTENTIONS),
+        "noise": st.sampled_from(NOISES),
+        "sigma_u": st.floats(0, 2),
+        "sigma_w": st.floats(0, 2),
+        "beta": st.floats(-4, 4),
+        "attention_scale": st.floats(-2, 2),
+        "horizon": st.floats(0.01, 20),
+        "start": st.sampled_from(["uniform", "clusters", "equiangular"]),
+        "clusters": st.just(1),
+        "overlap": st.floats(0, 1),
+        "seed": st.integers(0, 2**32 - 1),
+        "save_tokens": st.booleans(),
+    }
+)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:tokens are:UserWarning")
+@settings(max_examples=12, deadline=None)
+@given(TINY)
+def test_file_to_run_to_file(tmp_path_factory, values):
+    """A file runs, its result says the same file, and that makes the same result; or it is one line."""
+    folder = tmp_path_factory.mktemp("any")
+    try:
+        config = configure(values)
+        (folder / "run.toml").write_text(to_toml(config))
+        job = runs.prepare(read_toml(folder / "run.toml"))
+    except UserError as error:
+        message = str(error)
+        assert len(message.splitlines()) == 1
+        return
+    dataset = runs.run(job, folder / "run.nc")
+    assert to_toml(configure(load(folder / "run.nc")[1]["config"])) == to_toml(config)
+    assert runs.rerun(folder / "run.nc")["verdict"] == "identical"
+    assert all(np.isfinite(dataset[name]).all() for name in dataset.data_vars)
+    if config.save_tokens:
+        np.testing.assert_allclose(np.linalg.norm(dataset["tokens"], axis=-1), 1, atol=1e-5)
 
 
 @pytest.mark.slow
