@@ -56,7 +56,7 @@ def sharp_rate(law: PairLaw) -> SharpRate:
     isolated = _isolated_eigenvalue(law, edge)
     if isolated is not None and isolated > essential:
         return SharpRate(isolated, "isolated", essential, isolated)
-    part = "essential" if critical > 1 else "essential with power"
+    part = "essential" if essential > edge else "essential with power"
     return SharpRate(essential, part, essential, isolated)
 
 
