@@ -21,7 +21,7 @@ LEVELS = {
     3: ("attention", "noise", "theory", "observables"),
     4: ("model", "plots", "plots_theory"),
     5: ("simulation", "meanfield", "problems"),
-    6: ("budget", "convergence", "exponents", "paper", "probe"),
+    6: ("budget", "convergence", "exponents", "paper", "pictures", "probe"),
     7: ("runs",),
     8: ("cli", "doctor"),
 }

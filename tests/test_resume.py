@@ -192,7 +192,7 @@ def test_killed_twenty_times_and_resumed(tmp_path):
             assert load(partial, kind="checkpoint")[0].attrs["rows"] > 0
     subprocess.run([*COMMAND, *LONG, "--out", str(out), "--resume"], check=True, capture_output=True)
     assert out.read_bytes() == whole.read_bytes()
-    assert sorted(os.listdir(tmp_path)) == ["run.nc", "whole"]
+    assert sorted(os.listdir(tmp_path)) == ["run.nc", "run.png", "whole"]
 
 
 @pytest.mark.slow

@@ -169,7 +169,7 @@ def simulate(
         report(runs.plan(job), json)
         return
     out = out or Path(path.with_suffix(".nc").name if path else "run.nc")
-    report(runs.summary(runs.run(job, out, overwrite=overwrite, resume=resume, progress=True), out), json)
+    report(runs.produce(job, out, overwrite=overwrite, resume=resume, progress=True), json)
 
 
 @app.command

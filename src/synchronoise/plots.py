@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import xarray as xr
 
 if TYPE_CHECKING:
@@ -40,15 +39,15 @@ def _styled(make: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 @_styled
-def figure1(results: Mapping[str, xr.Dataset]) -> Figure:
+def figure1(results: Mapping[str, xr.Dataset], caption: str) -> Figure:
     """The first two coordinates of every token over the layers, one row for each result, named by its key."""
-    figure, axes = _figure(len(results), 2, height=1.9)
+    figure, axes = _figure(len(results), 2, height=1.7)
     for row, (name, result) in zip(axes, results.items(), strict=True):
         for index, axis in enumerate(row):
             draw_coordinate(axis, result, index)
-            _corner(axis, f"{name}, d = {result.sizes['dim']}")
-            axis.set_ylabel(f"coordinate {index + 1} of each token")
+            axis.set_ylabel(f"{name}\ncoordinate {index + 1}" if index == 0 else f"coordinate {index + 1}")
     _label_layers(axes, results[next(iter(results))])
+    figure.suptitle(caption, fontsize=8)
     return figure
 
 
@@ -62,6 +61,7 @@ def overlap_grid(
     images = [draw_overlaps(axis, result) for axis, result in zip(axes.flat, flat, strict=True)]
     _label_grid(figure, axes, results, rows, columns, r"overlap $\langle x_i, x_j\rangle$", caption)
     figure.colorbar(images[0], ax=axes, label="share of pairs in a bin of 0.04", aspect=60, pad=0.015, extend="min")
+    _legend(figure, axes)
     return figure
 
 
@@ -69,18 +69,30 @@ def overlap_grid(
 def energy_grid(
     results: Sequence[Sequence[xr.Dataset]], rows: Sequence[str], columns: Sequence[str], caption: str
 ) -> Figure:
-    """The energy by layer with the theory drawn over it: one panel for each result, one scale for each row."""
+    """The energy by layer with the theory drawn over it: one panel for each result."""
     figure, axes = _figure(len(rows), len(columns), height=1.22)
-    for line, row in zip(axes, results, strict=True):
-        for axis, result in zip(line, row, strict=True):
-            draw_energy(axis, result)
-            _corner(axis, result.attrs["coverage"])
-        _scale_energies(line, row)
+    flat = [result for row in results for result in row]
+    for axis, result in zip(axes.flat, flat, strict=True):
+        draw_energy(axis, result)
+        _corner(axis, result.attrs["coverage"])
     _label_grid(figure, axes, results, rows, columns, r"energy $E_\beta$", caption)
-    handles = {
-        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+    _legend(figure, axes)
+    return figure
+
+
+def run_figure(result: xr.Dataset, caption: str) -> Figure:
+    """One run by layer: its energy on the left, the spread of its overlaps on the right."""
+    figure, axes = _figure(1, 2, height=2.2)
+    left, right = axes[0]
+    draw_energy(left, result)
+    left.set_ylabel(r"energy $E_\beta$")
+    left.legend(frameon=False)
+    image = draw_overlaps(right, result)
+    _corner(right, "lines: 5, 50, 95 % of the single run")
+    right.set_ylabel(r"overlap $\langle x_i, x_j\rangle$")
+    figure.colorbar(image, ax=right, label="share of pairs in a bin of 0.04", extend="min")
+    _label_layers(axes, result)
+    figure.suptitle(caption, fontsize=8)
     return figure
 
 
@@ -99,9 +111,11 @@ def draw_overlaps(axis: Axes, result: xr.Dataset):
         norm=LogNorm(1e-3, 1), cmap="Blues", shading="nearest", rasterized=True,
     )  # fmt: skip
     low, median, high = result["overlap_quantiles"][0].values.T
-    axis.plot(result["layer"], median, color=RED, linewidth=1.0)
+    axis.plot(result["layer"], median, color=RED, linewidth=1.0, label="single run: median of its pairs")
     for edge in (low, high):
-        axis.plot(result["layer"], edge, color=RED, linewidth=0.6, linestyle=(0, (3, 1)))
+        axis.plot(
+            result["layer"], edge, color=RED, linewidth=0.6, linestyle=(0, (3, 1)), label="single run: 5 % and 95 %"
+        )
     axis.set_ylim(-1, 1)
     return image
 
@@ -110,32 +124,38 @@ def draw_energy(axis: Axes, result: xr.Dataset) -> None:
     """Energies of all replicas, the single run, their mean with its standard error, and the theory there is."""
     layer, mean = result["layer"].values, result["energy_mean"].values
     axis.plot(layer, result["energy"].values.T, color="#bbbbbb", linewidth=0.4, zorder=1)
-    axis.plot([], [], color="#bbbbbb", linewidth=0.8, label="16 runs" if result.sizes["replica"] == 16 else "runs")
+    axis.plot([], [], color="#bbbbbb", linewidth=0.8, label=f"{result.sizes['replica']} runs")
     axis.plot(layer, result["energy"].values[0], color=ORANGE, linewidth=0.9, label="single run", zorder=2)
     if "energy_se" in result:
         error = result["energy_se"].values
         axis.fill_between(layer, mean - error, mean + error, color=BLUE, alpha=0.25, linewidth=0, zorder=3)
     axis.plot(layer, mean, color=BLUE, linewidth=1.2, label="mean ± 1 SE", zorder=4)
     theory = {
-        "energy_prediction": ("two-token equation", "black", (0, (4, 2)), 1.0),
-        "energy_bound": ("bound of Theorem 1.4", RED, ":", 1.3),
+        "energy_prediction": ("two-token equation (L, m = ∞)", "black", (0, (4, 2)), 1.0),
+        "energy_bound": ("bound of Theorem 1.4 (L, m = ∞)", RED, ":", 1.3),
     }
     for name, (label, color, line, width) in theory.items():
         if name in result:
             axis.plot(layer, result[name], color=color, linestyle=line, linewidth=width, label=label, zorder=5)
+    _scale_energy(axis, result)
 
 
-def _scale_energies(axes: Sequence[Axes], results: Sequence[xr.Dataset]) -> None:
-    """One energy axis for a row of panels: logarithmic when some mean falls below a tenth of the start."""
-    means = np.stack([result["energy_mean"].values for result in results])
-    top = 1.12 * max(float(result["energy"].max()) for result in results)
-    lowest = float(means[means > 0].min())
-    for axis in axes:
-        if lowest < 0.1 * top:
-            axis.set_yscale("log")
-            axis.set_ylim(max(lowest / 10, 1e-32), 3 * top)
-        else:
-            axis.set_ylim(0, top)
+def _scale_energy(axis: Axes, result: xr.Dataset) -> None:
+    """A linear axis from 0, or a logarithmic one where the mean falls below a tenth of its start.
+
+    Room is left below for words.
+    """
+    mean, top = result["energy_mean"].values, float(result["energy"].max())
+    lowest = float(mean[mean > 0].min())
+    if lowest >= 0.1 * mean[0]:
+        axis.set_ylim(0, 1.12 * top)
+        return
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_yscale("log")
+    axis.set_ylim(lowest * (lowest / top) ** 0.4, 3 * top)
+    axis.yaxis.set_major_locator(LogLocator(numticks=5))
+    axis.yaxis.set_minor_locator(NullLocator())
 
 
 def _figure(rows: int, columns: int, *, height: float):
@@ -145,6 +165,15 @@ def _figure(rows: int, columns: int, *, height: float):
     figure = Figure(figsize=(PAGE_WIDTH, height * rows + 0.75), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, sharex=True)
+
+
+def _legend(figure: Figure, axes: Any) -> None:
+    """One legend below all panels, each label once."""
+    handles: dict[str, Any] = {}
+    for axis in axes.flat:
+        drawn, labels = axis.get_legend_handles_labels()
+        handles |= dict(zip(labels, drawn, strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
 
 
 def _corner(axis: Axes, text: str) -> None:
@@ -157,8 +186,6 @@ def _label_grid(figure, axes, results, rows, columns, quantity: str, caption: st
         axis.set_title(column)
     for line, row in zip(axes, rows, strict=True):
         line[0].set_ylabel(f"{row}\n{quantity}")
-        for axis in line[1:]:
-            axis.tick_params(labelleft=False)
     _label_layers(axes, results[0][0])
     figure.suptitle(caption, fontsize=8)
 
@@ -166,5 +193,5 @@ def _label_grid(figure, axes, results, rows, columns, quantity: str, caption: st
 def _label_layers(axes, result: xr.Dataset) -> None:
     last, horizon = int(result["layer"][-1]), float(result["time"][-1])
     for axis in axes[-1]:
-        axis.set_xlabel(f"layer (time t = {horizon / last:.3g} layer)")
+        axis.set_xlabel(f"layer (time t = layer / {last / horizon:.4g})")
         axis.set_xlim(0, last)

@@ -24,6 +24,7 @@ from synchronoise.errors import RunError, UserError
 from synchronoise.model import Transformer
 from synchronoise.noise import MLP, mlp_noise
 from synchronoise.observables import Energy, Observable, OverlapHistogram, OverlapQuantiles
+from synchronoise.pictures import draw_run
 from synchronoise.simulation import NotFiniteError, State, simulate
 from synchronoise.sphere import Clusters, Equiangular, Start, Uniform, tokens_from_file
 from synchronoise.store import check_output, clear_leftovers, environment, load, save
@@ -102,7 +103,7 @@ def _read_tokens(path: str) -> np.ndarray:
 
 
 def _observers(config: RunConfig) -> tuple[Observable, ...]:
-    return Energy(beta=config.beta), OverlapQuantiles(), OverlapHistogram()
+    return Energy(beta=config.beta), OverlapQuantiles(), OverlapHistogram(bins=50)
 
 
 def _simulate(job: Job, **how: Any) -> xr.Dataset:
@@ -224,12 +225,23 @@ def run(
     return dataset
 
 
-def summary(dataset: xr.Dataset, out: Path) -> dict[str, Any]:
-    """The mean energy and the median overlap at both ends of a run, with their standard errors."""
+def produce(
+    job: Job, out: str | Path, *, overwrite: bool = False, resume: bool = False, progress: bool = False
+) -> dict[str, Any]:
+    """`run` a job and draw it: `out`, and beside it a picture of the same name ending in .png.
+
+    Returns the mean energy and the median overlap at both ends of the run, with their standard errors.
+    """
+    picture = Path(out).with_suffix(".png")
+    if picture.exists() and not (overwrite or resume):
+        raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
+    dataset = run(job, out, overwrite=overwrite, resume=resume, progress=progress)
+    draw_run(job.config, dataset, picture)
     energy = dataset["energy"].values.astype(float)
     median = dataset["overlap_quantiles"].sel(quantile=0.5).values.astype(float)
     ends: dict[str, Any] = {
         "file": str(out),
+        "picture": str(picture),
         "replicas": energy.shape[0],
         "layers": int(dataset["layer"][-1]),
     }

@@ -1,0 +1,80 @@
+"""The picture of a run: its energy and the spread of its overlaps by layer, with the theory over them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from synchronoise import plots
+from synchronoise.config import RunConfig
+from synchronoise.kernel import Kernel
+from synchronoise.store import write_atomically
+from synchronoise.theory import pair_expectation
+
+DRAWN_QUANTILES = [0.05, 0.5, 0.95]
+
+
+def draw_run(config: RunConfig, dataset: xr.Dataset, path: str | Path) -> None:
+    """Draw the result of a run into the PNG file `path`, whole or not at all.
+
+    The energy of every replica, their mean ± 1 SE and, where there is one, the two-token prediction
+    (`predicted_energy`); the histogram of all overlaps, and quantiles of the first replica.
+    Raises `RunError` when the file cannot be written.
+    """
+    energy = dataset["energy"]
+    shown = dataset.sel(quantile=DRAWN_QUANTILES).assign(
+        energy_mean=energy.mean("replica"), overlap_share=dataset["overlap_histogram"].mean("replica")
+    )
+    if config.replicas > 1:
+        shown["energy_se"] = energy.std("replica", ddof=1) / np.sqrt(config.replicas)
+    prediction = predicted_energy(config, dataset["time"].values)
+    if prediction is not None:
+        shown["energy_prediction"] = ("layer", prediction)
+    content = io.BytesIO()
+    plots.run_figure(shown, caption(config)).savefig(content, format="png", dpi=200)
+    write_atomically(path, content.getbuffer())
+
+
+def predicted_energy(config: RunConfig, times: np.ndarray) -> np.ndarray | None:
+    """E[E_β(μ_t)] = (1 - 1/N) E ½(e^β - e^{βρ_t}) of the limit L, m -> ∞ (THEORY §5, §6); None where it is silent.
+
+    It holds for exchangeable tokens that only MLP layers move: no attention, and a uniform or equiangular start.
+
+    >>> from synchronoise.config import configure
+    >>> law = {"dim": 5, "tokens": 2, "sigma_u": 0.1, "sigma_w": 0.1, "attention": "none"}
+    >>> predicted_energy(configure(law), np.array([5.0])).round(5).tolist()
+    [0.22807]
+    >>> predicted_energy(configure({}), np.array([5.0])) is None
+    True
+    """
+    attention = config.attention != "none" and config.attention_scale != 0
+    if attention or config.noise != "mlp" or config.start not in ("uniform", "equiangular"):
+        return None
+    kernel = Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w)
+    rho0 = config.overlap if config.start == "equiangular" else None
+    pair = pair_expectation(kernel, "energy", times, rho0, beta=config.beta)
+    # The solver is accurate to an absolute error; what is below that is not a prediction.
+    return np.where(pair.mean < 10 * pair.error, np.nan, (1 - 1 / config.tokens) * pair.mean)
+
+
+def caption(config: RunConfig) -> str:
+    """What was run, in a line or two: parameters under the paper's names.
+
+    >>> from synchronoise.config import configure
+    >>> caption(configure({"noise": "none"})).splitlines()[0]
+    'no noise, softmax attention (β = 1, scale 1)'
+    """
+    layers = "no noise"
+    if config.noise != "none":
+        width = "infinite width" if config.width == "inf" else f"width {config.width}"
+        layers = f"{config.activation} layers of {width} (σ_U = {config.sigma_u:g}, σ_W = {config.sigma_w:g})"
+    attention = "no attention"
+    if config.attention != "none" and config.attention_scale != 0:
+        attention = f"{config.attention} attention (β = {config.beta:g}, scale {config.attention_scale:g})"
+    return (
+        f"{layers}, {attention}\nN = {config.tokens} tokens, d = {config.dim}, L = {config.layers}, "
+        f"T = {config.horizon:g}, {config.replicas} replicas from {config.start}, seed {config.seed}, {config.dtype}"
+    )
