@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
+BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#bbbbbb"
 PAGE_WIDTH = 7.1  # inches: the text width of a page
 STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
@@ -80,6 +80,7 @@ def energy_grid(
     return figure
 
 
+@_styled
 def run_figure(result: xr.Dataset, caption: str) -> Figure:
     """One run by layer: its energy on the left, the spread of its overlaps on the right."""
     figure, axes = _figure(1, 2, height=2.2)
@@ -123,8 +124,8 @@ def draw_overlaps(axis: Axes, result: xr.Dataset):
 def draw_energy(axis: Axes, result: xr.Dataset) -> None:
     """Energies of all replicas, the single run, their mean with its standard error, and the theory there is."""
     layer, mean = result["layer"].values, result["energy_mean"].values
-    axis.plot(layer, result["energy"].values.T, color="#bbbbbb", linewidth=0.4, zorder=1)
-    axis.plot([], [], color="#bbbbbb", linewidth=0.8, label=f"{result.sizes['replica']} runs")
+    axis.plot(layer, result["energy"].values.T, color=GREY, linewidth=0.4, zorder=1)
+    axis.plot([], [], color=GREY, linewidth=0.8, label=f"{result.sizes['replica']} runs")
     axis.plot(layer, result["energy"].values[0], color=ORANGE, linewidth=0.9, label="single run", zorder=2)
     if "energy_se" in result:
         error = result["energy_se"].values

@@ -11,6 +11,8 @@ import xarray as xr
 from synchronoise.paper.experiments import WITHOUT_MLP, Run, exponents
 
 ENOUGH_SE = 5.0
+LEFT = 0.1  # of the energy: with more left at the end the tokens are still apart
+COARSE = 0.2  # h κ(1)(d-1): the share of its position that a token forgets in two layers
 NEAR = 0.9  # an overlap beyond ±0.9 counts as merged, or antipodal
 
 
@@ -65,19 +67,35 @@ def _panel(run: Run, result: xr.Dataset) -> dict[str, Any]:
 
 
 def _agreement(run: Run, result: xr.Dataset) -> dict[str, Any]:
-    """Measured mean energy against the two-token equation, over the layers where the equation still resolves it."""
+    """The mean energy against the two-token equation, until it has fallen to a thousandth of its start.
+
+    Later it is carried by runs rarer than one in 16.  They agree when no layer deviates by more than 5 SE; the
+    equation is that of L = m = ∞, and a layer of size h κ(1)(d-1) not far below 1 explains a deviation.
+    """
     mean, error = result["energy_mean"].values, result["energy_se"].values
     predicted = result["energy_prediction"].values
-    last = int(np.flatnonzero(np.isfinite(predicted))[-1])
+    last = int(np.flatnonzero(predicted >= 1e-3 * predicted[0])[-1])
     deviation = (mean[1 : last + 1] - predicted[1 : last + 1]) / error[1 : last + 1]
-    return {
-        "layer": int(result["layer"][last]),
+    worst = 1 + int(np.abs(deviation).argmax())
+    kernel = run.kernel
+    assert kernel is not None
+    step = run.horizon / run.layers * kernel.kappa_1 * (run.dim - 1)
+    agrees = bool(abs(deviation[worst - 1]) <= ENOUGH_SE)
+    numbers = {
+        "agrees": agrees,
+        "compared_to_layer": int(result["layer"][last]),
         "predicted": float(predicted[last]),
         "measured": float(mean[last]),
         "measured_se": float(error[last]),
         "deviation_se": float(deviation[-1]),
-        "largest_deviation_se": float(np.abs(deviation).max()),
+        "largest_deviation_se": float(deviation[worst - 1]),
+        "largest_deviation_layer": int(result["layer"][worst]),
+        "noise_per_layer": step,
     }
+    if not agrees:
+        coarse = f"finite L: h κ(1)(d-1) = {step:.2g} in one layer, not small"
+        numbers["reason"] = coarse if step > COARSE else "unexplained"
+    return numbers
 
 
 def expectations(grids: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -103,6 +121,17 @@ def expectations(grids: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             for dim in dims
             if "sigmoid" in names
         ],
+        "attention that repels keeps the tokens apart where λ_1 + |a| > 0": [
+            (where, left > LEFT) for where, margin, left in _repelled(grids) if margin > 0
+        ],
+        "noise wins over attention that repels where λ_1 + |a| < 0": [
+            (where, left < LEFT) for where, margin, left in _repelled(grids) if margin < 0
+        ],
+        "sigmoid at d=5: attention that repels keeps more than half of the energy": [
+            (f"sigmoid d=5 σ={sigma:g}", ends["sigmoid", 5, sigma, -1.0] > 0.5)
+            for sigma in (0.0, 0.1)
+            if ("sigmoid", 5, sigma, -1.0) in ends
+        ],
         "without bias larger d slows synchronisation (no attention)": [
             (f"{name} d={low} to {high}", ends[name, low, 0.0, 0.0] < ends[name, high, 0.0, 0.0])
             for name in at_the_edge
@@ -116,6 +145,16 @@ def expectations(grids: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
     return {statement: {"as_expected": all(passed for _, passed in cases), "cases": dict(cases)}
             for statement, cases in found.items() if cases}  # fmt: skip
+
+
+def _repelled(grids: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float, float]]:
+    """(where, λ_1 + |a|, share of the energy left) of every panel with repulsive attention and noise."""
+    return [
+        (where, panel["lambda_1"] - panel["attention_scale"], panel["energy_end"] / panel["energy_start"])
+        for name, grid_ in grids.items()
+        for where, panel in grid_["panels"].items()
+        if panel["attention_scale"] < 0 and name != WITHOUT_MLP
+    ]
 
 
 def _ends_of(dims: list[int]) -> list[tuple[int, int]]:

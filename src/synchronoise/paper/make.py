@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
@@ -33,7 +33,11 @@ from synchronoise.paper.folder import Folder
 from synchronoise.progress import Progress
 from synchronoise.store import environment, write_atomically
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PARTS = ("table", "fig1", "grid")
+LABELS = {"relu": "ReLU", "sigmoid": "sigmoid", "tanh": "tanh", "silu": "SiLU"}
 
 
 def reproduce(
@@ -81,7 +85,7 @@ def reproduce(
     for name, runs in wanted.items():
         own = {key: results[key] for key in runs}
         if name == "fig1":
-            drawn += folder.draw("figure1.png", list(runs), lambda own=own: plots.figure1(_titled(own)))
+            drawn += folder.draw("figure1.png", list(runs), lambda runs=runs, own=own: _figure1(runs, own))
             folder.summary["figure1"] = _section(sizes, seed, checks.figure1(runs, own))
         else:
             drawn += _draw_grid(folder, name, runs, own)
@@ -131,9 +135,9 @@ def _draw_grid(folder: Folder, name: str, runs: Mapping[str, Run], results: Mapp
     panels = [[results[key] for key in line] for line in lines]
     first = [runs[line[0]] for line in lines]
     rows = [f"d = {run.dim}" + ("" if name == WITHOUT_MLP else f", σ = {run.sigma:g}") for run in first]
-    columns = [f"attention scale {scale:+g}" if scale else "no attention" for scale in SCALES]
+    columns = ["attention scale +1", "no attention", "attention scale −1"]
     one = first[0]
-    layers = "no MLP" if name == WITHOUT_MLP else f"{name} MLP of width {one.width}"
+    layers = "no MLP" if name == WITHOUT_MLP else f"{LABELS[name]} MLP of width {one.width}"
     caption = (
         f"{layers}, N = {one.tokens} tokens, L = {one.layers}, T = {one.horizon:g}, β = {BETA:g}, "
         f"{one.replicas} runs from uniform starts"
@@ -144,8 +148,13 @@ def _draw_grid(folder: Folder, name: str, runs: Mapping[str, Run], results: Mapp
     )
 
 
-def _titled(results: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    return {key.removeprefix("figure1_"): result for key, result in results.items()}
+def _figure1(runs: Mapping[str, Run], results: Mapping[str, xr.Dataset]) -> Figure:
+    one = next(iter(runs.values()))
+    caption = (
+        f"MLPs of width {one.width} without biases or attention, N = {one.tokens} tokens, d = {one.dim}, "
+        f"L = {one.layers}, T = {one.horizon:g}, one run"
+    )
+    return plots.figure1({LABELS[run.activation]: results[name] for name, run in runs.items()}, caption)
 
 
 def _section(sizes: Sizes, seed: int, numbers: dict[str, Any]) -> dict[str, Any]:
