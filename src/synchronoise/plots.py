@@ -52,6 +52,29 @@ def figure1(results: Mapping[str, xr.Dataset], caption: str) -> Figure:
 
 
 @_styled
+def overview(tokens: Mapping[str, xr.Dataset], ensemble: xr.Dataset, caption: str) -> Figure:
+    """The first coordinate of every token, for each of two results by name, above one ensemble: overlaps and energy."""
+    figure, axes = _figure(2, 2, height=1.9, sharex=False)
+    for axis, (name, result) in zip(axes[0], tokens.items(), strict=True):
+        draw_coordinate(axis, result, 0)
+        axis.set_ylabel("coordinate 1 of each token")
+        axis.set_title(name)
+    left, right = axes[1]
+    image = draw_overlaps(left, ensemble)
+    draw_energy(right, ensemble)
+    left.set_ylabel(r"overlap $\langle x_i, x_j\rangle$")
+    right.set_ylabel(r"energy $E_\beta$")
+    for axis in axes[1]:
+        axis.set_title(caption)
+    bar = left.inset_axes((0.52, 0.2, 0.44, 0.05))
+    figure.colorbar(image, cax=bar, orientation="horizontal", label="share of pairs in a bin of 0.04", extend="min")
+    right.legend(frameon=False, loc="lower left")
+    _label_layers(axes[:1], next(iter(tokens.values())))
+    _label_layers(axes, ensemble)
+    return figure
+
+
+@_styled
 def overlap_grid(
     results: Sequence[Sequence[xr.Dataset]], rows: Sequence[str], columns: Sequence[str], caption: str
 ) -> Figure:
@@ -74,7 +97,7 @@ def energy_grid(
     flat = [result for row in results for result in row]
     for axis, result in zip(axes.flat, flat, strict=True):
         draw_energy(axis, result)
-        _corner(axis, result.attrs["coverage"])
+        _corner(axis, result.attrs["note"])
     _label_grid(figure, axes, results, rows, columns, r"energy $E_\beta$", caption)
     _legend(figure, axes)
     return figure
@@ -87,12 +110,11 @@ def run_figure(result: xr.Dataset, caption: str) -> Figure:
     left, right = axes[0]
     draw_energy(left, result)
     left.set_ylabel(r"energy $E_\beta$")
-    left.legend(frameon=False)
     image = draw_overlaps(right, result)
-    _corner(right, "lines: 5, 50, 95 % of the single run")
     right.set_ylabel(r"overlap $\langle x_i, x_j\rangle$")
     figure.colorbar(image, ax=right, label="share of pairs in a bin of 0.04", extend="min")
     _label_layers(axes, result)
+    _legend(figure, axes, columns=3)
     figure.suptitle(caption, fontsize=8)
     return figure
 
@@ -132,8 +154,8 @@ def draw_energy(axis: Axes, result: xr.Dataset) -> None:
         axis.fill_between(layer, mean - error, mean + error, color=BLUE, alpha=0.25, linewidth=0, zorder=3)
     axis.plot(layer, mean, color=BLUE, linewidth=1.2, label="mean ± 1 SE", zorder=4)
     theory = {
-        "energy_prediction": ("two-token equation (L, m = ∞)", "black", (0, (4, 2)), 1.0),
-        "energy_bound": ("bound of Theorem 1.4 (L, m = ∞)", RED, ":", 1.3),
+        "energy_prediction": ("two-token equation (limit)", "black", (0, (4, 2)), 1.0),
+        "energy_bound": ("bound of Theorem 1.4 (limit)", RED, ":", 1.3),
     }
     for name, (label, color, line, width) in theory.items():
         if name in result:
@@ -142,13 +164,15 @@ def draw_energy(axis: Axes, result: xr.Dataset) -> None:
 
 
 def _scale_energy(axis: Axes, result: xr.Dataset) -> None:
-    """A linear axis from 0, or a logarithmic one where the mean falls below a tenth of its start.
+    """A linear axis from 0, or a logarithmic one where the mean falls below a quarter of its start.
 
     Room is left below for words.
     """
     mean, top = result["energy_mean"].values, float(result["energy"].max())
+    if not (mean > 0).any():  # equal tokens, or β < 0: the axis chooses for itself
+        return
     lowest = float(mean[mean > 0].min())
-    if lowest >= 0.1 * mean[0]:
+    if lowest >= 0.25 * mean[0]:
         axis.set_ylim(0, 1.12 * top)
         return
     from matplotlib.ticker import LogLocator, NullLocator
@@ -159,27 +183,27 @@ def _scale_energy(axis: Axes, result: xr.Dataset) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
 
 
-def _figure(rows: int, columns: int, *, height: float):
+def _figure(rows: int, columns: int, *, height: float, sharex: bool = True):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PAGE_WIDTH, height * rows + 0.75), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, sharex=True)
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex)
 
 
-def _legend(figure: Figure, axes: Any) -> None:
+def _legend(figure: Figure, axes: Any, *, columns: int = 5) -> None:
     """One legend below all panels, each label once."""
     handles: dict[str, Any] = {}
     for axis in axes.flat:
         drawn, labels = axis.get_legend_handles_labels()
         handles |= dict(zip(labels, drawn, strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _corner(axis: Axes, text: str) -> None:
     axis.text(0.03, 0.06, text, transform=axis.transAxes, fontsize=7, color="#222222", zorder=6,
-              bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1})  # fmt: skip
+              bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1})  # fmt: skip
 
 
 def _label_grid(figure, axes, results, rows, columns, quantity: str, caption: str) -> None:

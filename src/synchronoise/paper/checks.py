@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from synchronoise.paper.experiments import WITHOUT_MLP, Run, exponents
+from synchronoise.paper.experiments import COARSE, WITHOUT_MLP, Run, exponents
 
 ENOUGH_SE = 5.0
 LEFT = 0.1  # of the energy: with more left at the end the tokens are still apart
-COARSE = 0.2  # h κ(1)(d-1): the share of its position that a token forgets in two layers
 NEAR = 0.9  # an overlap beyond ±0.9 counts as merged, or antipodal
 
 
@@ -53,7 +52,7 @@ def _panel(run: Run, result: xr.Dataset) -> dict[str, Any]:
         "energy_end_se": float(error[-1]),
         "energy_end_single_run": float(result["energy"][0, -1]),
         "median_overlap_end_single_run": float(result["overlap_quantiles"].sel(quantile=0.5)[0, -1]),
-        "coverage": result.attrs["coverage"],
+        "note": result.attrs["note"],
     }
     if "floor" in result.attrs:
         numbers["floor"] = result.attrs["floor"]
@@ -77,9 +76,7 @@ def _agreement(run: Run, result: xr.Dataset) -> dict[str, Any]:
     last = int(np.flatnonzero(predicted >= 1e-3 * predicted[0])[-1])
     deviation = (mean[1 : last + 1] - predicted[1 : last + 1]) / error[1 : last + 1]
     worst = 1 + int(np.abs(deviation).argmax())
-    kernel = run.kernel
-    assert kernel is not None
-    step = run.horizon / run.layers * kernel.kappa_1 * (run.dim - 1)
+    step = run.noise_per_layer
     agrees = bool(abs(deviation[worst - 1]) <= ENOUGH_SE)
     numbers = {
         "agrees": agrees,

@@ -25,6 +25,7 @@ WITHOUT_MLP = "none"
 GRIDS = (*ACTIVATIONS, WITHOUT_MLP)
 SCALES = (1.0, 0.0, -1.0)
 LEVELS = (0.05, 0.5, 0.95)
+COARSE = 0.2  # of h κ(1)(d-1): beyond it a run of few layers is visibly not its limit
 # Below this the two-token equation is solved on too short a grid: a mean energy there is carried by rarer pairs.
 RESOLVED = 1e-15
 
@@ -76,6 +77,12 @@ class Run:
         return -(-one * self.layers * self.replicas // 1000)
 
     @property
+    def noise_per_layer(self) -> float:
+        """h κ(1)(d-1), h = T/L: how far one layer moves a token, squared.  The limit needs it to be far below 1."""
+        kernel = self.kernel
+        return 0.0 if kernel is None else self.horizon / self.layers * kernel.kappa_1 * (self.dim - 1)
+
+    @property
     def kernel(self) -> Kernel | None:
         """κ of the layers, or None without MLP."""
         if self.activation == WITHOUT_MLP:
@@ -112,7 +119,7 @@ def compute(run: Run, advance: Callable[[int], None]) -> xr.Dataset:
 
     Variables: `energy` and `overlap_quantiles` of each replica, `energy_mean`, `energy_se` and `overlap_share` over
     them (`tokens` for figure 1); `energy_prediction` and `energy_bound` where there is one (`predict`).  Attributes:
-    `coverage` in words, and `floor` in words when tokens came closer than the arithmetic resolves.  Raises
+    `note` in words, and `floor` in words when tokens came closer than the arithmetic resolves.  Raises
     `KeyboardInterrupt` when it was interrupted.
     """
     noise = None
@@ -144,7 +151,7 @@ def compute(run: Run, advance: Callable[[int], None]) -> xr.Dataset:
             result.attrs["floor"] = str(warning.message)
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return summarise(result).assign(predict(run, result["time"].values)).assign_attrs(coverage=coverage(run))
+    return summarise(result).assign(predict(run, result["time"].values)).assign_attrs(note=note(run))
 
 
 def summarise(result: xr.Dataset) -> xr.Dataset:
@@ -206,14 +213,16 @@ def growth_bound(run: Run) -> float | str:
     return lambda_bar_prime(kernel, BETA)
 
 
-def coverage(run: Run) -> str:
-    """Which statements of the theory cover the mean energy of this run, in a few words."""
+def note(run: Run) -> str:
+    """What a reader of the run's panel has to know, in a few words: why no theory covers it, or why it is off."""
     growth = growth_bound(run)
-    if run.attention_scale == 0:
-        if run.kernel is None:
-            return "nothing moves"
-        return "two-token equation" + (" and Theorem 1.4" if isinstance(growth, float) else "")
-    return "Theorem 1.4" if isinstance(growth, float) else f"not covered: {growth}"
+    if run.kernel is None and run.attention_scale == 0:
+        return "nothing moves"
+    if isinstance(growth, str) and run.attention_scale != 0:
+        return f"not covered: {growth}"
+    if run.attention_scale == 0 and run.noise_per_layer > COARSE:
+        return f"L too small: hκ(1)(d−1) = {run.noise_per_layer:.2g}"
+    return ""
 
 
 def exponents(run: Run) -> dict[str, float]:

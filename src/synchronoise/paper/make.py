@@ -90,6 +90,8 @@ def reproduce(
         else:
             drawn += _draw_grid(folder, name, runs, own)
             folder.summary.setdefault("grids", {})[name] = _section(sizes, seed, checks.grid(runs, own))
+    if wanted.keys() >= {"fig1", "relu"}:
+        drawn += _draw_overview(folder, wanted["fig1"], wanted["relu"], results)
     if folder.summary.get("grids"):
         folder.summary["checks"] = checks.expectations(folder.summary["grids"])
         report["checks"] = checks.verdict(folder.summary["checks"])
@@ -155,6 +157,16 @@ def _figure1(runs: Mapping[str, Run], results: Mapping[str, xr.Dataset]) -> Figu
         f"L = {one.layers}, T = {one.horizon:g}, one run"
     )
     return plots.figure1({LABELS[run.activation]: results[name] for name, run in runs.items()}, caption)
+
+
+def _draw_overview(
+    folder: Folder, figure1: Mapping[str, Run], grid: Mapping[str, Run], results: Mapping[str, xr.Dataset]
+) -> bool:
+    """Figure 1 and one ensemble without attention in one picture: the largest sizes below d = 100, with biases."""
+    name, run = [(n, r) for n, r in grid.items() if r.dim < 100 and r.sigma > 0 and r.attention_scale == 0][-1]
+    caption = f"{LABELS[run.activation]}, d = {run.dim}, σ = {run.sigma:g}, no attention"
+    tokens = {f"{LABELS[r.activation]}, d = {r.dim}, no attention": results[n] for n, r in figure1.items()}
+    return folder.draw("overview.png", [*figure1, name], lambda: plots.overview(tokens, results[name], caption))
 
 
 def _section(sizes: Sizes, seed: int, numbers: dict[str, Any]) -> dict[str, Any]:
