@@ -73,7 +73,7 @@ def assumption_2(
 
     `beta` > 0 is the energy's; `value` a full V in place of the scale.  `upper` is proven where β_a = `beta`:
     with V = aI + W, a >= 0 and b = |W| in operator norm, ε <= 2(1+β) b for softmax (and for W = -bI, a = 0,
-    also ε <= 4b), e^β times as much for unnormalised V = aI.  `lower` is the largest growth found over weighted
+    also ε <= 4b); for unnormalised V = -bI, ε <= 4 e^β b.  `lower` is the largest growth found over weighted
     configurations of at most four tokens: the best ε is no smaller.
 
     >>> assumption_2(PairAttention("softmax", 1.0, 1.0), 1.0, 5).upper
@@ -83,7 +83,7 @@ def assumption_2(
         return Assumption2(0.0, 0.0, "no attention: ε = 0")
     size = dim if value is not None else min(dim, 3)
     lower = growth_by_search(attention_velocity(attention, value), float(beta), size, seed=seed)
-    upper = _proven(attention, float(beta), value)
+    upper = proven_epsilon(attention, float(beta), value)
     if upper is None:
         return Assumption2(lower, None, "not proven: the best ε is at least the lower value, found by search")
     if upper == 0:
@@ -91,14 +91,21 @@ def assumption_2(
     return Assumption2(lower, upper, "proven upper bound; the best ε lies between lower and upper")
 
 
-def _proven(attention: PairAttention, beta: float, value: np.ndarray | None) -> float | None:
+def proven_epsilon(attention: PairAttention, beta: Real, value: np.ndarray | None = None) -> float | None:
+    """The proven upper bound of ε in `assumption_2`, or None.
+
+    >>> proven_epsilon(PairAttention("softmax", -0.5, 1.0), 1.0)
+    2.0
+    """
+    if attention.kind == "none":
+        return 0.0
     if attention.beta != beta:
         return None
     if value is None:
         if attention.scale >= 0:
             return 0.0
-        factor = 1.0 if attention.kind == "softmax" else np.exp(beta)
-        return float(-attention.scale * factor * (4.0 if attention.kind != "softmax" else min(4.0, 2 * (1 + beta))))
+        factor = min(4.0, 2 * (1 + beta)) if attention.kind == "softmax" else 4 * np.exp(beta)
+        return float(-attention.scale * factor)
     if attention.kind != "softmax":
         return None
     # The best a: |V - aI| is convex in a, and the bound holds for every a >= 0.

@@ -30,11 +30,12 @@ class SharpRate:
     isolated: float | None = None
 
 
-def sharp_rate(law: PairLaw) -> SharpRate:
+def sharp_rate(law: PairLaw, accuracy: float = ACCURACY) -> SharpRate:
     """The larger of the essential rate and an isolated eigenvalue of the two-point generator (THEORY §6).
 
     Near synchrony log|x-y| has drift μ and variance s, p* = -μ/(2s): the essential rate is λ̄ = 2μ + 2s where
     p* >= 1 and -μ²/(2s) below.  The mean energy decays only if ρ = 1 attracts and ρ = -1 does not.
+    `accuracy` is that of the eigenvalue, relative to the essential edge.
 
     >>> from synchronoise.kernel import Kernel
     >>> from synchronoise.theory.two_point import kernel_law
@@ -53,14 +54,14 @@ def sharp_rate(law: PairLaw) -> SharpRate:
         # Tokens may also linger near ρ = -1.
         edge = max(edge, -(opposite.exponent**2) / (2 * opposite.variance))
         essential = max(essential, edge)
-    isolated = _isolated_eigenvalue(law, edge)
+    isolated = _isolated_eigenvalue(law, edge, accuracy * abs(edge))
     if isolated is not None and isolated > essential:
         return SharpRate(isolated, "isolated", essential, isolated)
     part = "essential" if essential > edge else "essential with power"
     return SharpRate(essential, part, essential, isolated)
 
 
-def _isolated_eigenvalue(law: PairLaw, edge: float) -> float | None:
+def _isolated_eigenvalue(law: PairLaw, edge: float, tolerance: float) -> float | None:
     """The top eigenvalue of the generator killed at ρ = 1, if it lies above the essential spectrum (-∞, edge].
 
     Cutting the line at y = -reach only lowers it (a Dirichlet condition), so the cut moves out until it no longer
@@ -76,10 +77,10 @@ def _isolated_eigenvalue(law: PairLaw, edge: float) -> float | None:
     while reach < 200.0:
         reach *= 2
         wider = top(SPACING, reach)
-        settled, value = wider - value <= ACCURACY * abs(edge), wider
+        settled, value = wider - value <= tolerance, wider
         if settled:
             break
-    refined, _ = romberg(lambda spacing: np.array([top(spacing, reach)]), ACCURACY * abs(edge))
+    refined, _ = romberg(lambda spacing: np.array([top(spacing, reach)]), tolerance)
     return float(refined[0]) if refined[0] > edge * (1 - 1e-6) else None
 
 
