@@ -1,11 +1,13 @@
-"""Figures of the theory: they draw a phase map and compute nothing.  Matplotlib is imported when one is made."""
+"""A phase map on paper and on disk.  It computes nothing; Matplotlib is imported when a figure is made."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from synchronoise.store import check_output, environment, load, save
 from synchronoise.theory.maps import VERDICTS, PhaseMap
 
 if TYPE_CHECKING:
@@ -61,6 +63,38 @@ def phase_figure(phase: PhaseMap) -> Figure:
     parameters = ", ".join(f"{LABELS.get(k, k)} = {_short(v)}" for k, v in given.items())
     figure.suptitle(f"{parameters}\nfull dots: λ₁ = 0, open dots: λ̄ = 0; blue negative, red positive", fontsize=8)
     return figure
+
+
+def save_phase_map(phase: PhaseMap, out: str | Path) -> dict[str, Any]:
+    """Write the map to `out` (netCDF) and its figure beside it (PNG); what was written, for printing.
+
+    >>> import tempfile
+    >>> from synchronoise.theory.maps import phase_map
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_phase_map(phase_map("sigma_u=0:1:2", "sigma_w=0:1:2", dim=8), f"{folder}/map.nc")["axes"]
+    ['sigma_u', 'sigma_w']
+    """
+    out = Path(out)
+    made_by = {"phase_map": [phase.x_name, phase.y_name], "fixed": phase.fixed, "environment": environment()}
+    save(phase.dataset(), out, made_by, kind="map")
+    figure = out.with_suffix(".png")
+    phase_figure(phase).savefig(figure, dpi=200)
+    return {"axes": [phase.x_name, phase.y_name], "file": str(out), "figure": str(figure)}
+
+
+def check_map_output(out: str | Path, *, overwrite: bool) -> None:
+    """Refuse, before anything is computed, an output that `save_phase_map` should not write.
+
+    Raises `UserError` as `check_output` does; `overwrite` replaces an earlier map and nothing else.
+
+    >>> check_map_output("map.png", overwrite=False)
+    Traceback (most recent call last):
+    synchronoise.errors.UserError: output 'map.png': got '.png', expected a name ending in .nc; use --out map.nc
+    """
+    if overwrite and Path(out).exists():
+        load(out, kind="map")
+    else:
+        check_output(out)
 
 
 def _signed(axis: Axes, phase: PhaseMap, values: np.ndarray) -> None:

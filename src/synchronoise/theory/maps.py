@@ -11,6 +11,7 @@ import numpy as np
 from synchronoise.activations import activation, scaled
 from synchronoise.errors import UserError, did_you_mean
 from synchronoise.kernel import Kernel
+from synchronoise.progress import Progress
 from synchronoise.theory.assumption_2 import proven_epsilon
 from synchronoise.theory.exponents import lambda_1, lambda_bar, lambda_bar_prime
 from synchronoise.theory.rates import sharp_rate
@@ -93,19 +94,13 @@ def axis(spec: str) -> tuple[str, np.ndarray]:
     return name, np.unique(np.round(values)) if name == "dim" else values
 
 
-def phase_map(
-    x: str,
-    y: str,
-    *,
-    progress: Callable[[Iterator[Any]], Iterator[Any]] = lambda rows: rows,
-    **fixed: Any,
-) -> PhaseMap:
+def phase_map(x: str, y: str, *, progress: bool = False, **fixed: Any) -> PhaseMap:
     """λ_1, λ̄, λ̄', the sharp rate and the verdict over two of dim, sigma_u, sigma_w, gain, attention_scale, beta.
 
     `x` and `y` are axes as in `axis`; `fixed` sets the others (activation, dim, sigma_u, sigma_w, gain, beta,
     attention, attention_scale; defaults as in `theory_report`).  The gain g replaces φ by g φ.  Attention shifts
     λ_1 by its pull at synchrony and λ̄ by twice that.  Zero lines are solved along every grid line, not
-    interpolated.  `progress` wraps the rows.  Raises `UserError` for equal axes or an axis without effect.
+    interpolated.  `progress` counts rows on stderr.  Raises `UserError` for equal axes or an axis without effect.
 
     >>> phase = phase_map("sigma_u=0:0.5:3", "sigma_w=0:0.2:2", activation="relu", dim=8)
     >>> phase.fields["verdict"].tolist()
@@ -122,7 +117,11 @@ def phase_map(
     def at(a: float, b: float) -> dict[str, Any]:
         return law | {x_name: a, y_name: b}
 
-    rows = [[_point(**at(a, b)) for a in xs] for b in progress(iter(ys))]
+    rows = []
+    with Progress("phase map", ys.size, "row", shown=progress) as bar:
+        for b in ys:
+            rows.append([_point(**at(a, b)) for a in xs])
+            bar.advance(1)
     fields = {name: np.array([[point[name] for point in row] for row in rows]) for name in FIELDS}
     zeros = {}
     for name in ("lambda_1", "lambda_bar"):
