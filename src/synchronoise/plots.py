@@ -66,7 +66,7 @@ def overview(tokens: Mapping[str, xr.Dataset], ensemble: xr.Dataset, caption: st
     right.set_ylabel(r"energy $E_\beta$")
     for axis in axes[1]:
         axis.set_title(caption)
-    bar = left.inset_axes((0.52, 0.2, 0.44, 0.05))
+    bar = left.inset_axes((0.52, 0.34, 0.44, 0.05))
     figure.colorbar(image, cax=bar, orientation="horizontal", label="share of pairs in a bin of 0.04", extend="min")
     right.legend(frameon=False, loc="lower left")
     _label_layers(axes[:1], next(iter(tokens.values())))

@@ -162,10 +162,14 @@ def _figure1(runs: Mapping[str, Run], results: Mapping[str, xr.Dataset]) -> Figu
 def _draw_overview(
     folder: Folder, figure1: Mapping[str, Run], grid: Mapping[str, Run], results: Mapping[str, xr.Dataset]
 ) -> bool:
-    """Figure 1 and one ensemble without attention in one picture: the largest sizes below d = 100, with biases."""
-    name, run = [(n, r) for n, r in grid.items() if r.dim < 100 and r.sigma > 0 and r.attention_scale == 0][-1]
-    caption = f"{LABELS[run.activation]}, d = {run.dim}, σ = {run.sigma:g}, no attention"
-    tokens = {f"{LABELS[r.activation]}, d = {r.dim}, no attention": results[n] for n, r in figure1.items()}
+    """Figure 1 and one ensemble in one picture, both without attention: the ensemble with biases, d = 64 of 5, 64, 128.
+    """
+    name, run = [(n, r) for n, r in grid.items() if r.sigma > 0 and r.attention_scale == 0][:2][-1]
+    caption = f"{LABELS[run.activation]}, d = {run.dim}, σ = {run.sigma:g}, m = {run.width}, N = {run.tokens}"
+    tokens = {
+        f"{LABELS[r.activation]}, d = {r.dim}, σ = 0, m = {r.width}, N = {r.tokens}": results[n]
+        for n, r in figure1.items()
+    }
     return folder.draw("overview.png", [*figure1, name], lambda: plots.overview(tokens, results[name], caption))
 
 
@@ -175,4 +179,4 @@ def _section(sizes: Sizes, seed: int, numbers: dict[str, Any]) -> dict[str, Any]
 
 def _peak_memory() -> float:
     """Bytes: Linux counts in KiB, macOS in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
