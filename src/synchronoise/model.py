@@ -28,7 +28,8 @@ class Transformer(eqx.Module):
     α_1(L) = T/L and α_2(L) = √(T/L) unless ``alpha_1``, ``alpha_2`` (functions of L) are given.  ``attention`` or
     ``noise`` may be None.  ``weights`` (n positive numbers, normalised to sum 1) are the tokens' weights w_j.
 
-    >>> model = Transformer(SoftmaxAttention(beta=1.0), DrawnMLP(MLP("relu", dim=8), width=32), layers=10, horizon=1.0)
+    >>> from synchronoise import MLP, DrawnMLP, SoftmaxAttention
+    >>> model = Transformer(SoftmaxAttention(beta=1.0), DrawnMLP(MLP("relu", dim=8), width=32), layers=10)
     >>> model.limit().noise.route
     'Gaussian field, Cholesky factor'
     """

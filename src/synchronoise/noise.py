@@ -83,7 +83,7 @@ class MLP(eqx.Module):
 
     U, W have N(0,1) entries, b_U ~ N(0, σ_U² I), b_W ~ N(0, σ_W² I), all fresh at every layer.
 
-    >>> MLP("relu", dim=64).kernel().kappa_1
+    >>> round(MLP("relu", dim=64).kernel().kappa_1, 7)  # 1/(2d)
     0.0078125
     """
 
