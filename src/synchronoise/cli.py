@@ -135,6 +135,9 @@ def theory(
             negative=(),
         ),
     ] = None,
+    certify: Annotated[
+        bool, Parameter(help="Proven intervals and signs of λ_1, λ̄ and λ̄' instead (extra `certify`).", negative=())
+    ] = False,
     out: Annotated[Path, Parameter(help="The netCDF file of a map; its figure goes beside it.")] = Path("map.nc"),
     overwrite: Overwrite = False,
 ) -> None:
@@ -143,6 +146,18 @@ def theory(
     The kernel's values κ(1) and κ'(1), the Lyapunov spectrum, the rates of the energy, the fate of two tokens, and
     in words whether tokens synchronise.  With --attention also what attention changes.
     """
+    if certify:
+        from synchronoise.theory.certify import certificate
+
+        law = pair_law(flags)
+        if map is not None or law["attention"] != "none":
+            raise UserError("--certify is about the noise alone at one point", mend="leave out --map and --attention")
+        result = certificate(*(law[name] for name in ("activation", "dim", "sigma_u", "sigma_w", "beta")))
+        report(result, as_json=True)
+        refused = [entry["refused"] for entry in result.values() if "refused" in entry]
+        if refused:
+            raise RunError("; ".join(refused))
+        return
     if map is None:
         from synchronoise.theory import theory_report
 
