@@ -24,6 +24,7 @@ _HOME = {
         "energy",
     ],
     "simulation": ["FloorWarning", "simulate"],
+    "theory": ["pair_expectation", "theory_report"],
     "sphere": ["Clusters", "Equiangular", "Start", "Uniform", "tokens_from_file"],
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -59,3 +60,4 @@ if TYPE_CHECKING:
     )
     from .simulation import FloorWarning, simulate
     from .sphere import Clusters, Equiangular, Start, Uniform, tokens_from_file
+    from .theory import pair_expectation, theory_report
