@@ -47,8 +47,10 @@ def test_cutting_it_otherwise_changes_no_number(reference, changes):
     assert same(numbers(**{"save_tokens": True, **changes}), reference)
 
 
-def test_more_replicas_change_no_number(reference):
-    assert same(reference, numbers(save_tokens=True, replicas=40))
+@pytest.mark.parametrize("replicas", [16, 40])
+def test_more_replicas_change_no_number(reference, replicas):
+    """One full batch of replicas, and more than two."""
+    assert same(reference, numbers(save_tokens=True, replicas=replicas))
 
 
 def test_another_seed_does_change_them(reference):

@@ -48,7 +48,7 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
     """
     size = np.dtype(dtype).itemsize
     width = getattr(model.noise, "width", tokens)
-    together = replicas_at_once(model, replicas, tokens, dim)
+    together = replicas_at_once(model, tokens, dim)
     one = 16 * tokens * tokens + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
     return Memory(
         base=BASE,
@@ -104,7 +104,7 @@ def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> 
 
     `tokens` (n, d) are any tokens of the right shape.  Compilation is not counted.
     """
-    together = replicas_at_once(model, replicas, *tokens.shape)
+    together = replicas_at_once(model, *tokens.shape)
     x = np.broadcast_to(tokens, (together, *tokens.shape))
     keys = replica_keys(0, together)
     h = model.horizon / model.layers
@@ -115,4 +115,4 @@ def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> 
         start = time.perf_counter()
         layer(keys, x).block_until_ready()
         best = min(best, time.perf_counter() - start)
-    return best * replicas / together
+    return best * -(-replicas // together)

@@ -159,7 +159,7 @@ def _run_chunk(
 ) -> State:
     """``rows`` observed layers further, with a check that every token is still a number."""
     replicas, n, d = state.tokens.shape
-    batch = replicas_at_once(traced[0], replicas, n, d)
+    batch = replicas_at_once(traced[0], n, d)
     lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
     index = np.minimum(np.arange(lanes), replicas - 1)
     tokens, finite, seen = _advance(
@@ -195,16 +195,14 @@ def _first_failure(model: Transformer, x: Tokens, key: PRNGKey, first: int, last
     return last, "layer"
 
 
-def replicas_at_once(model: Transformer, replicas: int, n: int, d: int) -> int:
-    """Replicas in one batch, so that the largest array of a step stays near the cache (about 2^18 numbers).
+def replicas_at_once(model: Transformer, n: int, d: int) -> int:
+    """Replicas in one batch: 16, or fewer so that the largest array of a step stays near the cache (2^18 numbers).
 
-    A batch of one is compiled to other products than a larger one and rounds differently.  So that a replica's
-    numbers do not depend on how many there are, a batch has two lanes at least, or always one where fewer than four
-    would fit.
+    A batch of another size is compiled to other products and rounds differently.  So that a replica's numbers do not
+    depend on how many there are, the size is the model's alone, and the last batch is filled up.
     """
-    widest = max(n, d, getattr(model.noise, "width", 1))
-    most = 2**18 // (n * widest)
-    return 1 if most < 4 else max(2, -(-replicas // -(-replicas // most)))
+    most = 2**18 // (n * max(n, d, getattr(model.noise, "width", 1)))
+    return 1 if most < 4 else min(16, most)
 
 
 @eqx.filter_jit
