@@ -113,7 +113,8 @@ def test_cholesky_of_any_rank(x64):
         k = a @ a.T
         factor = np.asarray(semidefinite_cholesky(jnp.asarray(k)))
         np.testing.assert_allclose(factor @ factor.T, k, atol=1e-7 * max(1, np.abs(k).max()))
-        assert (np.abs(factor).sum(axis=0) > 0).sum() == rank
+        # beyond the rank a column is zero, or what half the digits leave of zero
+        assert (np.abs(factor).sum(axis=0) > 1e-6).sum() == rank
 
 
 def test_the_route_is_chosen_by_the_number_of_normals():

@@ -45,6 +45,8 @@ def test_other_numbers_reuse_the_compiled_code():
     sn.simulate(other, sn.Uniform(4, 5), replicas=3, seed=5, observers=[sn.Energy(2.0)])
     assert simulation._advance._cached._cache_size() == traced
     run(replicas=4)
+    assert simulation._advance._cached._cache_size() == traced  # the same batch, filled up otherwise
+    run(replicas=17)
     assert simulation._advance._cached._cache_size() == traced + 1  # another shape is another trace
 
 
