@@ -119,7 +119,7 @@ def _results(folder: Folder, runs: Mapping[str, Run], progress: bool) -> tuple[d
     stored = {name: folder.read(name, run) for name, run in runs.items()}
     results = {name: result for name, result in stored.items() if result is not None}
     missing = [name for name in runs if name not in results]
-    with Progress("paper", sum(runs[name].numbers for name in missing), "knumber", shown=progress) as bar:
+    with Progress("paper", sum(runs[name].work for name in missing), "knumber", shown=progress) as bar:
         for count, name in enumerate(missing):
             try:
                 result = compute(runs[name], bar.advance)
@@ -162,8 +162,7 @@ def _figure1(runs: Mapping[str, Run], results: Mapping[str, xr.Dataset]) -> Figu
 def _draw_overview(
     folder: Folder, figure1: Mapping[str, Run], grid: Mapping[str, Run], results: Mapping[str, xr.Dataset]
 ) -> bool:
-    """Figure 1 and one ensemble in one picture, both without attention: the ensemble with biases, d = 64 of 5, 64, 128.
-    """
+    """Figure 1 and, below it, the ensemble of the second dimension with biases, both without attention."""
     name, run = [(n, r) for n, r in grid.items() if r.sigma > 0 and r.attention_scale == 0][:2][-1]
     caption = f"{LABELS[run.activation]}, d = {run.dim}, σ = {run.sigma:g}, m = {run.width}, N = {run.tokens}"
     tokens = {
