@@ -82,7 +82,7 @@ def test_a_failed_run_exits_with_1_and_an_interrupt_with_130(capsys, monkeypatch
             raise error
 
         monkeypatch.setattr(cli, "report", fail)
-        assert cli.status(["doctor"]) == code
+        assert cli.status(["theory"]) == code
         assert capsys.readouterr().err == f"synchronoise: {line}\n"
 
 
@@ -94,7 +94,7 @@ def test_a_fault_of_ours_is_not_hidden(monkeypatch):
 
     monkeypatch.setattr(cli, "report", fail)
     with pytest.raises(ValueError, match="a defect"):
-        cli.status(["doctor"])
+        cli.status(["theory"])
 
 
 def test_a_sick_installation_fails(capsys, monkeypatch):
@@ -107,7 +107,7 @@ def test_warnings_are_one_line_on_stderr():
     script = (
         "import warnings\nfrom synchronoise import cli\n"
         "cli.report = lambda *_: warnings.warn('near the floor')\n"
-        "cli.main(['doctor'])"
+        "cli.main(['theory'])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "synchronoise: warning: near the floor\n")

@@ -319,13 +319,13 @@ def show(path: Path, /, *, json: Json = False) -> None:
 
 @app.command
 def doctor(*, json: Json = False) -> None:
-    """Check the installation: versions, devices, precision, and that the installed JAX computes right."""
+    """Check the installation: versions, devices, precision, and that it computes what is known exactly."""
     from synchronoise.doctor import examine
 
     findings = examine()
     report(findings, json)
     if not findings["healthy"]:
-        raise RunError("the installed JAX computes wrong numbers on this machine: reinstall with constraints.txt")
+        raise RunError("this installation computes wrong numbers: reinstall with the versions of constraints.txt")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Health of the installation: versions, devices, precision, and whether the installed JAX computes right."""
+"""Health of the installation: versions, devices, precision, and whether it computes what is known exactly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from synchronoise.problems import PROBLEMS, Problem
+from synchronoise.simulation import simulate
 from synchronoise.store import environment
 
 # One row more than the blocks in which the broken compiler split the loop (jax issue #39103).
 CANARY_ROWS = {"float32": 32_769, "float64": 16_385}
+REPLICAS = 2048
 
 
 def canary(dtype: str) -> float:
@@ -46,6 +49,35 @@ def is_right(dtype: str, error: float) -> bool:
     return error <= 8 * float(np.finfo(dtype).eps)
 
 
+def measure(problem: Problem) -> dict[str, float]:
+    """A reference problem simulated by `REPLICAS` replicas: mean, its standard error, and the exact value.
+
+    >>> sorted(measure(PROBLEMS["token decay"]))
+    ['bias', 'exact', 'mean', 'se']
+    """
+    run = simulate(
+        problem.model, problem.start, observers=problem.observers, every=problem.model.layers, replicas=REPLICAS
+    )
+    values = np.asarray(problem.read(run), dtype=float)
+    return {
+        "mean": float(values.mean()),
+        "se": float(values.std(ddof=1) / np.sqrt(values.size)),
+        "exact": problem.exact,
+        "bias": problem.bias,
+    }
+
+
+def agrees(measured: dict[str, float]) -> bool:
+    """Whether |mean - exact| <= 5 standard errors and the bias of the problem's finite depth.
+
+    >>> agrees({"mean": 0.75, "se": 0.01, "exact": 0.7, "bias": 0.002})
+    True
+    >>> agrees({"mean": 0.80, "se": 0.01, "exact": 0.7, "bias": 0.002})
+    False
+    """
+    return abs(measured["mean"] - measured["exact"]) <= 5 * measured["se"] + measured["bias"]
+
+
 def examine() -> dict[str, Any]:
     """Everything `synchronoise doctor` prints, and under "healthy" whether results can be trusted here.
 
@@ -53,10 +85,13 @@ def examine() -> dict[str, Any]:
     True
     """
     errors = {dtype: canary(dtype) for dtype in CANARY_ROWS}
+    measured = {name: measure(PROBLEMS[name]) for name in ("token decay", "pair energy")}
     return {
         **environment(),
         "devices": [str(device) for device in jax.devices()],
         "x64": jax.dtypes.canonicalize_dtype("float64") == "float64",
         "canary": errors,
-        "healthy": all(is_right(dtype, error) for dtype, error in errors.items()),
+        **measured,
+        "healthy": all(is_right(dtype, error) for dtype, error in errors.items())
+        and all(map(agrees, measured.values())),
     }
