@@ -89,7 +89,7 @@ def test_a_failed_run_exits_with_1_and_an_interrupt_with_130(capsys, monkeypatch
 def test_a_fault_of_ours_is_not_hidden(monkeypatch):
     """Only what a user can cause is one line; a defect keeps its traceback."""
 
-    def fail(*_):
+    def fail(*_, **__):
         raise ValueError("a defect")
 
     monkeypatch.setattr(cli, "report", fail)
@@ -106,7 +106,7 @@ def test_a_sick_installation_fails(capsys, monkeypatch):
 def test_warnings_are_one_line_on_stderr():
     script = (
         "import warnings\nfrom synchronoise import cli\n"
-        "cli.report = lambda *_: warnings.warn('near the floor')\n"
+        "cli.report = lambda *_, **__: warnings.warn('near the floor')\n"
         "cli.main(['theory'])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
