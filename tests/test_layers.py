@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +14,16 @@ import synchronoise
 
 PACKAGE = Path(synchronoise.__file__).parent
 
-# The table of docs/architecture.md: a module imports, at its top, only modules of lower levels.
-LEVELS = {
-    0: ("_arrays", "errors", "options"),
-    1: ("sphere", "randomness", "activations", "harmonics", "progress", "store"),
-    2: ("kernel", "config"),
-    3: ("attention", "noise", "theory", "observables"),
-    4: ("model", "plots", "plots_theory"),
-    5: ("simulation", "meanfield", "problems"),
-    6: ("budget", "convergence", "exponents", "paper", "pictures", "probe"),
-    7: ("runs",),
-    8: ("cli", "doctor"),
-}
-LEVEL = {name: level for level, names in LEVELS.items() for name in names}
+TABLE = (PACKAGE.parent.parent / "docs" / "architecture.md").read_text()
+
+
+def levels(table: str) -> dict[str, int]:
+    """The level of every module (or package of modules) in the table of docs/architecture.md."""
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|", table, re.MULTILINE)
+    return {name: int(level) for level, names in rows for name in re.findall(r"`(\w+)(?:\.py|/)`", names)}
+
+
+LEVEL = levels(TABLE)
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 HEAVY = {"torch", "transformers", "ot", "distributed", "flint", "diffrax", "torchsde", "matplotlib"}
 
@@ -64,7 +62,7 @@ def upward(name: str, source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_strictly_downward(path):
-    assert room(path) in LEVEL, "give the new module a level here and in docs/architecture.md"
+    assert room(path) in LEVEL, "give the new module a row in docs/architecture.md"
     assert upward(room(path), path.read_text()) == []
 
 
@@ -72,6 +70,10 @@ def test_imports_go_strictly_downward(path):
 def test_no_optional_or_heavy_package_at_the_top(path):
     allowed = {"torch", "transformers"} if room(path) == "probe" else set()
     assert {module.split(".")[0] for module in imports(path.read_text())} & HEAVY <= allowed
+
+
+def test_the_table_has_no_module_that_is_not_there():
+    assert set(LEVEL) == {room(path) for path in MODULES}
 
 
 def test_the_rule_notices_an_upward_import():
