@@ -10,7 +10,18 @@ import pytest
 from synchronoise.errors import RunError, UserError
 from synchronoise.paper import checks, make, reproduce
 from synchronoise.paper import table as tables
-from synchronoise.paper.experiments import FULL, GRIDS, QUICK, figure1_runs, grid_runs, growth_bound, note, predict
+from synchronoise.paper.experiments import (
+    FULL,
+    GRIDS,
+    QUICK,
+    Run,
+    compute,
+    figure1_runs,
+    grid_runs,
+    growth_bound,
+    note,
+    predict,
+)
 from synchronoise.store import load
 
 REFERENCE = Path(__file__).parent / "reference" / "paper_table.csv"
@@ -195,6 +206,19 @@ def one(activation, dim, sigma, scale):
         for run in grid_runs(activation, FULL, 0).values()
         if (run.dim, run.sigma, run.attention_scale) == (dim, sigma, scale)
     )
+
+
+def test_the_floor_of_the_arithmetic_is_said_and_not_warned_of(made):
+    run = Run("sigmoid", 64, 0.1, 0.0, tokens=4, width=8, layers=60, horizon=12.0, replicas=2, seed=0)
+    work = []
+    result = compute(run, work.append)
+    assert sum(work) == run.work
+    assert "below the floor" in result.attrs["floor"]
+    # ½ e^β ε at ε = (8 · 2^-52)²/2
+    assert result.attrs["floor_energy"] == pytest.approx(0.5 * np.e * (8 * 2.0**-52) ** 2 / 2)
+    assert result["energy_mean"][-1] < result.attrs["floor_energy"] < result["energy_mean"][20]
+    stored, _ = load(made[0] / "data" / "relu_d5_sigma0_scale+0.nc")
+    assert not {"floor", "floor_energy"} & stored.attrs.keys()
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,14 @@ def test_energies_are_logarithmic_where_they_decay_and_start_at_zero_elsewhere(r
         assert bottom == 0 if scale == "linear" else 0 < bottom < 0.8 * np.exp(-rate * 3)
 
 
+def test_what_is_below_the_floor_of_the_arithmetic_is_shaded():
+    data = result(20.0).assign_attrs(floor_energy=1e-20)
+    axis = plots.energy_grid([[data]], ["d = 5"], ["no attention"], "a caption").axes[0]
+    (shade,) = [patch for patch in axis.patches if patch.get_label() == "rounding"]
+    assert shade.get_y() + shade.get_height() == 1e-20
+    assert not plots.energy_grid(grid(20.0), ROWS, COLUMNS, "a caption").axes[0].patches
+
+
 def test_theory_that_is_not_there_is_not_drawn():
     bare = result(0.1, "not covered: attention repels").drop_vars(["energy_prediction", "energy_bound"])
     axis = plots.energy_grid([[bare]], ["d = 5"], ["attention scale −1"], "a caption").axes[0]

@@ -161,6 +161,9 @@ def draw_energy(axis: Axes, result: xr.Dataset) -> None:
         if name in result:
             axis.plot(layer, result[name], color=color, linestyle=line, linewidth=width, label=label, zorder=5)
     _scale_energy(axis, result)
+    if "floor_energy" in result.attrs:
+        bottom = axis.get_ylim()[0]
+        axis.axhspan(bottom, result.attrs["floor_energy"], color="#eeeeee", zorder=0, label="rounding")
 
 
 def _scale_energy(axis: Axes, result: xr.Dataset) -> None:

@@ -120,7 +120,7 @@ def compute(run: Run, advance: Callable[[int], None]) -> xr.Dataset:
 
     Variables: `energy` and `overlap_quantiles` of each replica, `energy_mean`, `energy_se` and `overlap_share` over
     them (`tokens` for figure 1); `energy_prediction` and `energy_bound` where there is one (`predict`).  Attributes:
-    `note` in words, and `floor` in words when tokens came closer than the arithmetic resolves.  Raises
+    `note` in words; `floor` in words and the energy there when tokens came closer than the arithmetic resolves.  Raises
     `KeyboardInterrupt` when it was interrupted.
     """
     noise = None
@@ -148,11 +148,16 @@ def compute(run: Run, advance: Callable[[int], None]) -> xr.Dataset:
         raise KeyboardInterrupt
     del result.attrs["provenance"]
     for warning in caught:
-        if issubclass(warning.category, FloorWarning):
-            result.attrs["floor"] = str(warning.message)
+        if noise is not None and issubclass(warning.category, FloorWarning):
+            result.attrs |= {"floor": str(warning.message), "floor_energy": _floor_energy(noise)}
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return summarise(result).assign(predict(run, result["time"].values)).assign_attrs(note=note(run))
+
+
+def _floor_energy(noise: DrawnMLP) -> float:
+    """½(e^β - e^{β(1-ε)}) for two tokens at the smallest distance √(2ε) that the noise resolves."""
+    return -0.5 * float(np.exp(BETA) * np.expm1(-BETA * noise.floor("float64") ** 2 / 2))
 
 
 def summarise(result: xr.Dataset) -> xr.Dataset:
