@@ -158,7 +158,12 @@ def test_drift_and_variance_are_those_of_the_overlap():
 
 
 @pytest.mark.parametrize(
-    ("kind", "pull"), [("softmax", 0.3), ("softmax", 1.0), ("softmax", -0.2), ("unnormalised", 0.3)]
+    ("kind", "pull"),
+    [
+        ("softmax", 0.3),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("softmax", 1.0), ("softmax", -0.2))),
+        pytest.param("unnormalised", 0.3, marks=pytest.mark.slow),
+    ],
 )
 def test_attention_near_synchrony(kind, pull):
     kernel = Kernel("relu", 64, 0.1, 0.1)
@@ -218,6 +223,8 @@ def test_stationary_overlap_where_tokens_do_not_merge():
     assert abs(stationary.mean - late) < 1e-6
     area = np.sum(0.5 * (stationary.density[1:] + stationary.density[:-1]) * np.diff(stationary.overlap))
     assert abs(area - 1) < 1e-3
+    above = pair_expectation(kernel, "exceedance", [400.0], threshold=0.5).mean[0]
+    assert abs(1 - np.interp(0.5, stationary.overlap, stationary.cumulative) - above) < 1e-4
     assert stationary_overlap(kernel_law(Kernel("relu", 5))) is None
 
 

@@ -37,6 +37,10 @@ def sharp_rate(law: PairLaw, accuracy: float = ACCURACY) -> SharpRate:
     p* >= 1 and -μ²/(2s) below.  The mean energy decays only if ρ = 1 attracts and ρ = -1 does not.
     `accuracy` is that of the eigenvalue, relative to the essential edge.
 
+    The rate is that of a start away from ρ = -1.  Where ρ = -1 repels (an odd field with attention) pairs
+    that begin close to it leave late: from uniform tokens the energy then decays no faster than
+    e^{-((d-1)μ' - (d-1)² s'/2) t} if μ' > (d-1) s', μ' and s' the drift and variance rate of the log distance there.
+
     >>> from synchronoise.kernel import Kernel
     >>> from synchronoise.theory.two_point import kernel_law
     >>> rate = sharp_rate(kernel_law(Kernel("relu", 5)))
@@ -127,10 +131,14 @@ def absorption_probability(law: PairLaw, rho0: Real | None = None) -> float:
 
 @dataclass(frozen=True)
 class StationaryOverlap:
-    """The law of ρ that stays: `density` over `overlap` (increasing), its `mean` and the mean squared distance."""
+    """The law of ρ that stays: `density` and `cumulative` P(ρ_∞ <= r) over r = `overlap`, increasing, and means.
+
+    The density is infinite at an end that repels weakly; `cumulative` says how much of the law sits there.
+    """
 
     overlap: np.ndarray
     density: np.ndarray
+    cumulative: np.ndarray
     mean: float
     distance2: float
 
@@ -165,6 +173,7 @@ def stationary_overlap(law: PairLaw) -> StationaryOverlap | None:
     chain, mass = at(SPACING / 8)
     epsilon, eta = chain.gaps()
     density = mass * 8 / SPACING / (epsilon * eta)
-    overlap = 0.5 * (eta - epsilon)
+    overlap, below = 0.5 * (eta - epsilon), np.cumsum(mass[::-1])[::-1] - 0.5 * mass
     # The outermost cells stand for all the mass beyond them, which is no density.
-    return StationaryOverlap(overlap[-2:0:-1], density[-2:0:-1], float(mean), float(distance2))
+    inner = slice(-2, 0, -1)
+    return StationaryOverlap(overlap[inner], density[inner], below[inner], float(mean), float(distance2))

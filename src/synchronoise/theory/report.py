@@ -33,6 +33,7 @@ from synchronoise.theory.two_point import (
 )
 
 MOMENTS = (0.25, 0.5, 1.0, 2.0)
+EDGES = np.linspace(-1.0, 1.0, 41)  # cells of the stationary overlap's histogram
 
 
 def theory_report(
@@ -89,7 +90,14 @@ def theory_report(
         "probability_of_synchrony": absorption_probability(law) if attracted else None,
         "stationary_overlap": None
         if stationary is None
-        else {"mean": stationary.mean, "mean_distance2": stationary.distance2},
+        else {
+            "mean": stationary.mean,
+            "mean_distance2": stationary.distance2,
+            "overlap_edges": EDGES.tolist(),
+            "probability": np.diff(
+                np.interp(EDGES[1:-1], stationary.overlap, stationary.cumulative), prepend=0.0, append=1.0
+            ).tolist(),
+        },
         "attention": None if attention == "none" else attention_report(kernel, pair_attention, bound),
     }
 
