@@ -106,7 +106,8 @@ def test_search_takes_any_attention():
 
     softmax = attention_velocity(PairAttention("softmax", -1.0, 2.0))
     found = [growth_by_search(velocity, 2.0, 3, starts=6) for velocity in (l2, softmax)]
-    assert abs(found[0] - found[1]) < 1e-6
+    np.testing.assert_allclose(found, 2.0, rtol=0.01)  # V = -I, from below
+    assert max(found) < 2.0
 
 
 def test_pair_report_sums_noises():
