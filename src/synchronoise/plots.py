@@ -195,13 +195,16 @@ def _figure(rows: int, columns: int, *, height: float, sharex: bool = True):
     return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex)
 
 
-def _legend(figure: Figure, axes: Any, *, columns: int = 5) -> None:
-    """One legend below all panels, each label once."""
+def _legend(figure: Figure, axes: Any, columns: int = 5) -> None:
+    """One legend below all panels, each label once, in rows of equal length."""
     handles: dict[str, Any] = {}
     for axis in axes.flat:
         drawn, labels = axis.get_legend_handles_labels()
         handles |= dict(zip(labels, drawn, strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
+    rows = -(-len(handles) // columns)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=-(-len(handles) // rows), frameon=False
+    )
 
 
 def _corner(axis: Axes, text: str) -> None:
