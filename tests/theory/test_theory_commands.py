@@ -1,6 +1,10 @@
 """`synchronoise pair` and `synchronoise theory`: one JSON object, one line for a mistake."""
 
 import json
+import os
+import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -26,6 +30,18 @@ def test_pair_noises_and_quantiles(capsys):
     result = output(capsys, "pair", *flags, "--observable", "quantiles", "--levels", "0.1,0.9")
     assert result["levels"] == [0.1, 0.9]
     assert np.shape(result["mean"]) == (3, 2)
+
+
+def test_theory_is_quick():
+    """Under 1.5 s on an idle machine; the processor's time is what a busy one can measure."""
+    command = [sys.executable, "-c", "from synchronoise.cli import main; main()", "theory", "--activation", "gelu"]
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 1.5
 
 
 def test_theory_with_attention(capsys):

@@ -97,6 +97,8 @@ def pair_expectation(
         )
     if observable != "quantiles":
         mean, error = mean[:, 0], error[:, 0]
+    if observable in ("energy", "distance2", "exceedance"):
+        mean = np.maximum(mean, 0.0)  # rounding around 0, far below the error
     return PairExpectation(when, mean[place], error[place])
 
 
