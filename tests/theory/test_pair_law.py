@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from polynomial_oracle import OracleRefuses, oracle
+from scipy.special import hyp0f1
 
 from synchronoise.errors import UserError
 from synchronoise.kernel import Kernel
@@ -59,6 +60,8 @@ TWO_SOLVERS = [
     ("relu", 128, 0.0, 0.0, 50.0, 0.0),
     ("leaky_relu:0.2", 10, 0.0, 0.05, 10.0, 0.5),
     ("softplus", 4, 0.0, 0.0, 8.0, 0.0),
+    ("gelu", 768, 0.1, 0.1, 0.1, 0.3),
+    ("tanh", 4096, 0.02, 0.02, 0.3, 0.1),
 ]
 
 
@@ -192,9 +195,11 @@ def test_quantiles_and_exceedance_invert_each_other():
 
 
 def test_uniform_start_moments():
-    for dim in (2, 3, 10):
-        start = pair_expectation(Kernel("relu", dim), lambda rho: rho**2, [0.0])
-        assert abs(start.mean[0] - 1 / dim) < 1e-8
+    for dim in (2, 3, 10, 4096):
+        kernel = Kernel("relu", dim)
+        assert abs(pair_expectation(kernel, lambda rho: rho**2, [0.0]).mean[0] - 1 / dim) < 1e-8
+        energy = 0.5 * (np.exp(2.0) - hyp0f1(dim / 2, 1.0))  # E e^{βρ} = 0F1(d/2, β²/4)
+        assert abs(pair_expectation(kernel, "energy", [0.0], beta=2.0).mean[0] - energy) < 1e-7
 
 
 def test_starts_at_the_ends():

@@ -1,9 +1,8 @@
-"""A birth-death chain that carries the law of the overlap, and its exponential (THEORY §5).
+"""A chain on a grid that carries the law of the overlap, and its exponential (THEORY §5).
 
-The diffusion y of `two_point` becomes a chain on a uniform grid with exponentially fitted rates: they are
-never negative, rows sum to zero, and the error is a series in h².  exp(tQ) is a product of L-stable
-Padé (4,5) steps, each three tridiagonal solves, on a time mesh that starts far below the first time and
-grows geometrically: the semigroup smooths, so the steps may grow with it.
+The diffusion y of `two_point` becomes a chain on a uniform grid; rows of its generator Q sum to zero and the error
+is a series in h².  exp(tQ) is a product of L-stable Padé (4,5) steps, each three tridiagonal solves, on a time mesh
+that starts far below the first time and grows geometrically: the semigroup smooths, so the steps may grow with it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from scipy.linalg import get_lapack_funcs
 
 from synchronoise.theory.two_point import End, PairLaw, gaps
 
-SPACING = 0.08  # first spacing of the grid in y
 LEVELS = 6  # spacings tried in turn, each half the one before
 LOST = 1e-12  # probability that may sit beyond the ends of the grid
 ENTERED = ("entrance", "reflecting")  # ends that are left at once
@@ -97,24 +95,36 @@ class Chain:
         return total
 
 
-def build_chain(law: PairLaw, *, spacing: float, anchor: float, reach: tuple[float, float]) -> Chain:
+def build_chain(
+    law: PairLaw, *, spacing: float, anchor: float, reach: tuple[float, float], positive: bool = True
+) -> Chain:
     """The chain of a law on the grid anchor + spacing * integers that covers [-reach_0, reach_1].
 
-    `anchor` is a node, so that a start at a given ρ sits exactly on the grid.
+    `anchor` is a node, so that a start at a given ρ sits exactly on the grid.  `positive` rates are exponentially
+    fitted: never negative, a birth-death chain.  Otherwise they are central differences, which may be negative
+    where the drift dominates but add no diffusion of their own there: much more accurate for E f(ρ_t) in high d.
     """
     first, last = np.floor((-reach[0] - anchor) / spacing), np.ceil((reach[1] - anchor) / spacing)
     y = anchor + spacing * np.arange(first, last + 1)
     drift, variance = law.drift_and_variance(y)
     rate = 0.5 * variance / spacing**2
-    # Exponential fitting: x/(e^x - 1) at x = -/+ 2 h drift / variance, exact for constant coefficients.
     tilt = 2 * spacing * drift / variance
-    up, down = rate * _bernoulli(-tilt), rate * _bernoulli(tilt)
+    up, down = (rate * _bernoulli(x) if positive else rate * (1 - 0.5 * x) for x in (-tilt, tilt))
     kept = tuple(end.kind not in ENTERED for end in law.ends)
     up[-1] = down[0] = 0.0
     tail = tail_share(law.dim, spacing)
     up[0] *= 0.0 if kept[0] else tail
     down[-1] *= 0.0 if kept[1] else tail
     return Chain(y, up, down, (kept[0], kept[1]))
+
+
+def first_spacing(dim: int) -> float:
+    """The coarsest spacing worth trying: the law of ρ for uniform tokens has width 1/√d.
+
+    >>> first_spacing(5), first_spacing(10_000)
+    (0.08, 0.006)
+    """
+    return min(0.08, 0.6 / float(np.sqrt(dim)))
 
 
 def tail_share(dim: int, spacing: float) -> float:
@@ -126,6 +136,7 @@ def tail_share(dim: int, spacing: float) -> float:
 
 
 def _bernoulli(x: np.ndarray) -> np.ndarray:
+    """x/(e^x - 1): exact rates for constant coefficients."""
     small = np.abs(x) < 1e-12
     # The clip only avoids an overflow where the value is 0.
     return np.where(small, 1.0, x / np.expm1(np.where(small, 1.0, np.minimum(x, 700.0))))
@@ -169,22 +180,26 @@ def uniform_weights(y: np.ndarray, dim: int) -> np.ndarray:
 
 
 def romberg(
-    at: Callable[[float], np.ndarray], absolute: float, relative: float = np.inf, first: np.ndarray | None = None
+    at: Callable[[float], np.ndarray],
+    spacing: float,
+    absolute: float,
+    relative: float = np.inf,
+    first: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The limit of at(h) as h -> 0 for an error series in h², and an estimate of what is left.
 
-    h starts at `SPACING` (where the value may be known already, `first`) and halves until the extrapolation
+    h starts at `spacing` (where the value may be known already, `first`) and halves until the extrapolation
     moves by at most `absolute` and at most `relative` times its size, or `LEVELS` are used up.
 
     >>> import numpy as np
-    >>> value, error = romberg(lambda h: np.array([1 + h**2 - h**4]), 1e-12)
+    >>> value, error = romberg(lambda h: np.array([1 + h**2 - h**4]), 0.1, 1e-12)
     >>> round(float(value[0]), 12)
     1.0
     """
-    row = [at(SPACING) if first is None else first]
+    row = [at(spacing) if first is None else first]
     error = np.full_like(row[0], np.inf)
     for level in range(1, LEVELS):
-        fresh = [at(SPACING / 2**level)]
+        fresh = [at(spacing / 2**level)]
         for k, coarse in enumerate(row, start=1):
             fresh.append(fresh[-1] + (fresh[-1] - coarse) / (4**k - 1))
         error, row = np.abs(fresh[-1] - row[-1]), fresh

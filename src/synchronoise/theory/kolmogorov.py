@@ -11,9 +11,9 @@ import numpy as np
 from synchronoise.errors import UserError, did_you_mean
 from synchronoise.kernel import Kernel, Real
 from synchronoise.theory.chain import (
-    SPACING,
     Chain,
     build_chain,
+    first_spacing,
     reach_of,
     romberg,
     settled,
@@ -147,20 +147,21 @@ def _solve(
     """Values at the increasing times: time steps refined on the coarsest grid, then Romberg in the spacing."""
     anchor = 0.0 if rho0 is None or abs(rho0) == 1 else -float(np.arctanh(rho0))
     reach = reach_of(law, anchor, float(times[-1]), follow=follow)
+    coarsest = first_spacing(law.dim)
     absolute, relative = ABSOLUTE * size, RELATIVE if decaying else np.inf
 
     def at(spacing: float, growth: float) -> np.ndarray:
-        chain = build_chain(law, spacing=spacing, anchor=anchor, reach=reach)
+        chain = build_chain(law, spacing=spacing, anchor=anchor, reach=reach, positive=False)
         return _read(chain, functional, times, _start(chain, law.dim, anchor, rho0), growth)
 
-    values, growth = at(SPACING, GROWTHS[0]), GROWTHS[0]
+    values, growth = at(coarsest, GROWTHS[0]), GROWTHS[0]
     time_error = np.full_like(values, np.inf)
     for growth in GROWTHS[1:]:
-        finer = at(SPACING, growth)
+        finer = at(coarsest, growth)
         time_error, values = np.abs(finer - values), finer
         if settled(time_error, values, absolute, relative):
             break
-    values, error = romberg(lambda spacing: at(spacing, growth), absolute, relative, first=values)
+    values, error = romberg(lambda spacing: at(spacing, growth), coarsest, absolute, relative, first=values)
     return values, error + time_error
 
 

@@ -9,10 +9,11 @@ from scipy.linalg import eigh_tridiagonal
 
 from synchronoise.errors import UserError
 from synchronoise.kernel import Real
-from synchronoise.theory.chain import ENTERED, SPACING, Chain, build_chain, reach_of, romberg, uniform_weights
+from synchronoise.theory.chain import ENTERED, Chain, build_chain, first_spacing, reach_of, romberg, uniform_weights
 from synchronoise.theory.two_point import PairLaw
 
 ACCURACY = 1e-9  # relative change at which refinement stops
+LONG = 80.0  # reach in y beyond which an eigenvalue still below the essential edge is given up
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class SharpRate:
 
     `part`: "essential" (rate λ̄), "essential with power" (rate -μ²/(2s), times t^{-3/2}, or t^{-1/2} at p* = 1),
     "isolated" (an eigenvalue of the two-point generator, from a trap near ρ = -1 or low d) or "none" (the
-    energy does not decay exponentially, rate 0).  `essential` and `isolated` are the two candidates.
+    energy does not decay exponentially, rate 0).
+    `isolated` is None unless it decides; `essential` is the rate without it.
     """
 
     rate: float
@@ -61,30 +63,29 @@ def sharp_rate(law: PairLaw, accuracy: float = ACCURACY) -> SharpRate:
     isolated = _isolated_eigenvalue(law, edge, accuracy * abs(edge))
     if isolated is not None and isolated > essential:
         return SharpRate(isolated, "isolated", essential, isolated)
-    part = "essential" if essential > edge else "essential with power"
-    return SharpRate(essential, part, essential, isolated)
+    return SharpRate(essential, "essential" if essential > edge else "essential with power", essential)
 
 
 def _isolated_eigenvalue(law: PairLaw, edge: float, tolerance: float) -> float | None:
     """The top eigenvalue of the generator killed at ρ = 1, if it lies above the essential spectrum (-∞, edge].
 
     Cutting the line at y = -reach only lowers it (a Dirichlet condition), so the cut moves out until it no longer
-    matters; an eigenvalue that never passes the edge is no eigenvalue.
+    matters; an eigenvalue that does not pass the edge by then is none, or within 1e-3 of it.
     """
 
     def top(spacing: float, reach: float) -> float:
         chain = build_chain(law, spacing=spacing, anchor=0.0, reach=(reach, right))
         return _top_eigenvalue(chain)
 
-    right = reach_of(law)[1]
-    reach, value = 20.0, top(SPACING, 20.0)
-    while reach < 200.0:
+    right, coarsest = reach_of(law)[1], first_spacing(law.dim)
+    reach, value = 20.0, top(coarsest, 20.0)
+    while reach < (LONG if value <= edge else 4 * LONG):
         reach *= 2
-        wider = top(SPACING, reach)
+        wider = top(coarsest, reach)
         settled, value = wider - value <= tolerance, wider
         if settled:
             break
-    refined, _ = romberg(lambda spacing: np.array([top(spacing, reach)]), tolerance)
+    refined, _ = romberg(lambda spacing: np.array([top(spacing, reach)]), coarsest, tolerance)
     return float(refined[0]) if refined[0] > edge * (1 - 1e-6) else None
 
 
@@ -126,7 +127,7 @@ def absorption_probability(law: PairLaw, rho0: Real | None = None) -> float:
         start = uniform_weights(chain.y, law.dim) if rho0 is None else np.abs(chain.y - anchor) < spacing / 2
         return np.array([to_synchrony @ start])
 
-    return float(romberg(at, ACCURACY)[0][0])
+    return float(romberg(at, first_spacing(law.dim), ACCURACY)[0][0])
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,11 @@ def stationary_overlap(law: PairLaw) -> StationaryOverlap | None:
         epsilon, eta = chain.gaps()
         return np.array([mass @ (0.5 * (eta - epsilon)), mass @ (2 * epsilon)])
 
-    (mean, distance2), _ = romberg(moments, ACCURACY)
-    chain, mass = at(SPACING / 8)
+    (mean, distance2), _ = romberg(moments, first_spacing(law.dim), ACCURACY)
+    finest = first_spacing(law.dim) / 8
+    chain, mass = at(finest)
     epsilon, eta = chain.gaps()
-    density = mass * 8 / SPACING / (epsilon * eta)
+    density = mass / finest / (epsilon * eta)
     overlap, below = 0.5 * (eta - epsilon), np.cumsum(mass[::-1])[::-1] - 0.5 * mass
     # The outermost cells stand for all the mass beyond them, which is no density.
     inner = slice(-2, 0, -1)
