@@ -19,7 +19,7 @@ from synchronoise.errors import UserError
 )
 def test_a_run_that_cannot_fit_says_how_much_and_what_to_change(part, mend):
     need = Memory(1e6, 1e6, 1e6, 1e6)._replace(**{part: 64e9})
-    with pytest.raises(UserError, match=r"about 64 GB of memory and 16 GB are available") as caught:
+    with pytest.raises(UserError, match=r"about 64.0 GB of memory and 16.0 GB are available") as caught:
         check_memory(need, 16e9)
     assert mend in str(caught.value)
     check_memory(need, 65e9)

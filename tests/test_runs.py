@@ -103,6 +103,17 @@ def test_rerun_notices_other_numbers_and_other_versions(tmp_path):
         runs.rerun(out)
 
 
+def test_what_is_no_run_is_not_rerun(tmp_path, capsys):
+    other = tmp_path / "other.nc"
+    save(xr.Dataset({"energy": ("layer", [0.5])}), other, {"settings": {"dim": 3}})
+    (tmp_path / "text.nc").write_text("energy")
+    for name, message in (("other.nc", "was not written by `synchronoise simulate`"), ("text.nc", "cut short")):
+        assert cli.status(["rerun", str(tmp_path / name)]) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert message in said
+
+
 def test_tokens_from_a_file_are_kept_and_rerun_without_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(0).standard_normal((6, 4))

@@ -140,7 +140,7 @@ def test_results_are_as_readable_as_any_new_file(tmp_path):
     assert stat.S_IMODE((tmp_path / "run.nc").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
-def test_an_output_that_should_not_be_written_is_refused(tmp_path, dataset):
+def test_an_output_that_should_not_be_written_is_refused(tmp_path, dataset, monkeypatch):
     path = tmp_path / "run.nc"
     assert check_output(path) == path
     save(dataset, path, PROVENANCE)
@@ -152,6 +152,10 @@ def test_an_output_that_should_not_be_written_is_refused(tmp_path, dataset):
         check_output(path, overwrite=True)
     with pytest.raises(UserError, match="does not exist"):
         check_output(tmp_path / "missing" / "run.nc")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UserError, match="is not writable"):
+        check_output(tmp_path / "new.nc")
+    monkeypatch.undo()
     with pytest.raises(UserError, match=r"ending in \.nc"):
         check_output(tmp_path / "run.txt")
     (tmp_path / "folder.nc").mkdir()

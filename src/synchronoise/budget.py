@@ -82,7 +82,7 @@ def check_memory(need: Memory, available: float) -> None:
 
     >>> check_memory(Memory(0.0, 1e9, 1e9, 8e12), available=16e9)
     Traceback (most recent call last):
-    synchronoise.errors.UserError: the run needs about 8002 GB of memory and 16 GB are available; ...
+    synchronoise.errors.UserError: the run needs about 8,002.0 GB of memory and 16.0 GB are available; ...
     """
     if need.total <= available:
         return
@@ -94,7 +94,7 @@ def check_memory(need: Memory, available: float) -> None:
     }
     largest = max(mends, key=lambda name: getattr(need, name))
     raise UserError(
-        f"the run needs about {need.total / 1e9:.3g} GB of memory and {available / 1e9:.3g} GB are available",
+        f"the run needs about {need.total / 1e9:,.1f} GB of memory and {available / 1e9:,.1f} GB are available",
         mend=mends[largest],
     )
 

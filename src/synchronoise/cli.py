@@ -297,9 +297,8 @@ def rerun(path: Path, /, *, json: Json = False) -> None:
         A file that `synchronoise simulate` wrote.
     """
     from synchronoise import runs
-    from synchronoise.store import load
 
-    allow_dtype(load(path)[1]["config"]["dtype"])
+    allow_dtype(runs.recorded(path)[2].dtype)
     report(runs.rerun(path, progress=True), json)
 
 

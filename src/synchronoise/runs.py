@@ -276,7 +276,7 @@ def _read_checkpoint(path: Path, made_by: Mapping[str, Any]) -> State:
 def _must_match(theirs: Mapping[str, Any], ours: Mapping[str, Any], path: Path) -> None:
     """Refuse to mix two runs; the size of a chunk is the only setting that changes no number."""
     for name, value in {**ours["config"], "start_sha256": ours.get("start_sha256")}.items():
-        other = {**theirs["config"], "start_sha256": theirs.get("start_sha256")}.get(name)
+        other = {**theirs.get("config", {}), "start_sha256": theirs.get("start_sha256")}.get(name)
         if name != "chunk" and other != value:
             raise UserError(
                 f"{path} is of another run: {name}",
@@ -294,6 +294,17 @@ def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {then.get(name)}, now {now[name]}" for name in now if then.get(name) != now[name])
 
 
+def recorded(path: str | Path) -> tuple[xr.Dataset, dict[str, Any], RunConfig]:
+    """The dataset, the provenance and the checked configuration of a result that `run` wrote.
+
+    Raises `RunError` for any other file, also for one of ours that another command wrote.
+    """
+    dataset, made_by = load(path)
+    if not {"config", "environment"} <= set(made_by):
+        raise RunError(f"{path} was not written by `synchronoise simulate`")
+    return dataset, made_by, configure(made_by["config"], source=str(path))
+
+
 def rerun(path: str | Path, *, progress: bool = False) -> dict[str, Any]:
     """Run what a result file says again, and compare every number: {"identical", "largest_difference", ...}.
 
@@ -301,8 +312,7 @@ def rerun(path: str | Path, *, progress: bool = False) -> dict[str, Any]:
     rounding: the mean |difference| of each variable within √ε of its largest value, ε that of the dtype.
     Raises `RunError` when they do not.
     """
-    dataset, made_by = load(path)
-    config = configure(made_by["config"], source=str(path))
+    dataset, made_by, config = recorded(path)
     rows = dataset["start_tokens"].values if "start_tokens" in dataset else None
     job = _job(config, rows)
     check_memory(estimate(job), available_memory())
