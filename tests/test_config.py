@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synchronoise.config import RunConfig, configure, read_toml, to_toml
+from synchronoise.config import ATTENTIONS, NOISES, RunConfig, configure, read_toml, to_toml
 from synchronoise.errors import UserError
 from synchronoise.options import OPTIONS
 
@@ -26,9 +26,9 @@ VALUES = st.fixed_dictionaries(
         "sigma_u": nonnegative,
         "sigma_w": nonnegative,
         "beta": finite,
-        "attention": st.sampled_from(["softmax", "unnormalised", "none"]),
+        "attention": st.sampled_from(ATTENTIONS),
         "attention_scale": finite,
-        "noise": st.sampled_from(["mlp", "none"]),
+        "noise": st.sampled_from([*NOISES, "mlp+values", "mlp+private:0.3"]),
         "tokens": count,
         "width": st.one_of(count, st.just("inf")),
         "layers": count,

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "activations": ["Activation", "activation", "custom_activation"],
-    "attention": ["Attention", "SoftmaxAttention", "UnnormalisedAttention"],
+    "attention": [
+        "Attention", "CausalAttention", "L2Attention", "MatrixAttention", "MultiHeadAttention", "RandomAttention",
+        "SinkhornAttention", "SoftmaxAttention", "UnnormalisedAttention",
+    ],
     "errors": ["RunError", "UserError"],
     "kernel": ["Kernel"],
     "model": ["Transformer", "step"],
-    "noise": ["MLP", "DrawnMLP", "GaussianField", "InLawMLP", "Noise", "SumNoise", "mlp_noise"],
+    "noise": [
+        "MLP", "DrawnMLP", "GaussianField", "InLawMLP", "Noise", "PrivateNoise", "SumNoise", "ValueNoise",
+        "VectorNoise", "mlp_noise",
+    ],
     "observables": [
         "Energy", "LargestDistance", "LogDistance", "MeanOverlap", "Observable", "OverlapHistogram", "OverlapQuantiles",
         "energy",
@@ -43,11 +49,32 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from .activations import Activation, activation, custom_activation
-    from .attention import Attention, SoftmaxAttention, UnnormalisedAttention
+    from .attention import (
+        Attention,
+        CausalAttention,
+        L2Attention,
+        MatrixAttention,
+        MultiHeadAttention,
+        RandomAttention,
+        SinkhornAttention,
+        SoftmaxAttention,
+        UnnormalisedAttention,
+    )
     from .errors import RunError, UserError
     from .kernel import Kernel
     from .model import Transformer, step
-    from .noise import MLP, DrawnMLP, GaussianField, InLawMLP, Noise, SumNoise, mlp_noise
+    from .noise import (
+        MLP,
+        DrawnMLP,
+        GaussianField,
+        InLawMLP,
+        Noise,
+        PrivateNoise,
+        SumNoise,
+        ValueNoise,
+        VectorNoise,
+        mlp_noise,
+    )
     from .observables import (
         Energy,
         LargestDistance,

@@ -71,10 +71,12 @@ def available_memory() -> float:
         free = float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = float(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = float(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
+        # what the group's processes hold; file caches count in memory.current, but give way
+        lines = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+        held = next(float(line.split()[1]) for line in lines if line.startswith("anon "))
+    except (OSError, ValueError, StopIteration):
         return free
-    return min(free, limit - used)
+    return min(free, limit - held)
 
 
 def check_memory(need: Memory, available: float) -> None:
@@ -108,7 +110,7 @@ def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> 
     x = np.broadcast_to(tokens, (together, *tokens.shape))
     keys = replica_keys(0, together)
     h = model.horizon / model.layers
-    layer = jax.jit(jax.vmap(lambda key, x: step(step_key(key, 0), x, model, h)[0]))
+    layer = jax.jit(jax.vmap(lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0]))
     layer(keys, x).block_until_ready()
     best = float("inf")
     for _ in range(3):

@@ -57,6 +57,8 @@ class RunFlags(LawFlags):
 
     attention: Annotated[str | None, flag("attention")] = None
     attention_scale: Annotated[float | None, flag("attention_scale")] = None
+    heads: Annotated[int | None, flag("heads")] = None
+    redraw: Annotated[int | None, flag("redraw")] = None
     noise: Annotated[str | None, flag("noise")] = None
     tokens: Annotated[int | None, flag("tokens")] = None
     width: Annotated[str | None, flag("width")] = None

@@ -6,6 +6,7 @@ file, from flags, or from both (flags win), and it is what a result stores to sa
 
 from __future__ import annotations
 
+import math
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -20,8 +21,9 @@ from synchronoise.errors import UserError, did_you_mean
 from synchronoise.options import OPTIONS
 
 STARTS = ("uniform", "clusters", "equiangular")
-ATTENTIONS = ("softmax", "unnormalised", "none")
-NOISES = ("mlp", "none")
+ATTENTIONS = ("softmax", "unnormalised", "l2", "sinkhorn", "causal", "multihead", "none")
+NOISES = ("mlp", "field", "private", "vector", "values", "none")
+WITH_DEVIATION = ("private", "vector", "values")
 TOKEN_FILES = (".npy", ".csv")
 
 
@@ -51,6 +53,8 @@ class RunConfig(BaseModel):
     beta: float = _option("beta")
     attention: str = _option("attention")
     attention_scale: float = _option("attention_scale")
+    heads: int = _option("heads", ge=1)
+    redraw: int = _option("redraw", ge=0)
     noise: str = _option("noise")
     tokens: int = _option("tokens", ge=1)
     width: int | Literal["inf"] = _option("width")
@@ -93,7 +97,8 @@ class RunConfig(BaseModel):
     @field_validator("noise")
     @classmethod
     def _noise(cls, value: str) -> str:
-        return _known("noise", value, NOISES)
+        noise_terms(value)
+        return value
 
     @field_validator("start")
     @classmethod
@@ -110,6 +115,32 @@ def _known(what: str, name: str, names: tuple[str, ...]) -> str:
     if name not in names:
         raise UserError(f"unknown {what} {name!r}", mend=did_you_mean(name, names))
     return name
+
+
+def noise_terms(text: str) -> list[tuple[str, float]]:
+    """The noises of a sum and the deviation of each (1 where none is given; an mlp or a field has its own).
+
+    Raises `UserError` for an unknown name or a deviation that is none.
+
+    >>> noise_terms("mlp+private:0.3")
+    [('mlp', 1.0), ('private', 0.3)]
+    """
+    terms = []
+    for term in text.split("+"):
+        name, colon, number = term.partition(":")
+        _known("noise", name, NOISES)
+        try:
+            sigma = float(number) if colon else 1.0
+        except ValueError:
+            sigma = math.nan
+        if not (math.isfinite(sigma) and sigma >= 0):
+            raise UserError(f"noise {term!r}", got=number, expected="a finite number >= 0", mend=f"e.g. {name}:0.3")
+        if colon and name not in WITH_DEVIATION:
+            raise UserError(f"noise {name!r} has no deviation", mend="--sigma-u and --sigma-w are those of its biases")
+        terms.append((name, sigma))
+    if len(terms) > 1 and "none" in dict(terms):
+        raise UserError("noise 'none' in a sum", mend="leave it out")
+    return terms
 
 
 def configure(values: Mapping[str, object], *, source: str = "") -> RunConfig:

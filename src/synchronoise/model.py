@@ -13,10 +13,11 @@ import numpy as np
 
 from ._arrays import Array, PRNGKey, Scalar, Tokens, Weights
 from .activations import Activation
-from .attention import Attention
+from .attention import Attention, RandomAttention
 from .errors import UserError
-from .noise import MLP, DrawnMLP, GaussianField, InLawMLP, Noise
+from .noise import MLP, DrawnMLP, GaussianField, InLawMLP, Noise, PrivateNoise, SumNoise, ValueNoise, VectorNoise
 from .observables import Observable
+from .randomness import step_key
 from .sphere import layer_norm, leaders
 
 
@@ -62,6 +63,7 @@ class Transformer(eqx.Module):
             if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() == 0:
                 raise UserError("weights must be finite numbers >= 0, one for each token, not all zero")
             weights = weights / weights.sum()
+            noise = None if noise is None else noise.weighted(weights)
         self.attention, self.noise = attention, noise
         self.layers, self.horizon, self.weights = layers, float(horizon), weights
         self.alpha_1, self.alpha_2 = alpha_1, alpha_2
@@ -85,18 +87,34 @@ class Transformer(eqx.Module):
         """
         if self.alpha_1 is not None or self.alpha_2 is not None:
             raise UserError("the limit of Theorem 1.1 needs the paper's scalings", mend="leave alpha_1 and alpha_2 out")
-        noise = self.noise
-        if isinstance(noise, DrawnMLP | InLawMLP | GaussianField):
-            noise = GaussianField(noise.mlp) if features is None else DrawnMLP(noise.mlp, features)
-        elif noise is not None:
-            raise UserError(f"{type(noise).__name__} has no limit here", mend="build the limit's noise yourself")
+        noise = None if self.noise is None else _limit_noise(self.noise, features)
         return Transformer(
             self.attention, noise, layers=layers or self.layers, horizon=self.horizon, weights=self.weights
         )
 
+    def drawn(self, replica_key: PRNGKey, layer: Array | int) -> Transformer:
+        """The same model with the parameters that its attention has at this layer (see `RandomAttention`)."""
+        random = self.attention
+        if not isinstance(random, RandomAttention):
+            return self
+        first = layer // random.every * random.every
+        attention = random.draw(step_key(replica_key, first), jnp.result_type(random.beta))
+        return eqx.tree_at(lambda model: model.attention, self, attention)
+
     def describe(self) -> dict[str, Any]:
         """What the model is, as plain values for the provenance of a result."""
         return _describe(self)
+
+
+def _limit_noise(noise: Noise, features: int | None) -> Noise:
+    """The Gaussian field for an MLP; what is white noise already stays as it is."""
+    if isinstance(noise, SumNoise):
+        return SumNoise(*(_limit_noise(part, features) for part in noise.parts))
+    if isinstance(noise, DrawnMLP | InLawMLP | GaussianField):
+        return GaussianField(noise.mlp) if features is None else DrawnMLP(noise.mlp, features)
+    if isinstance(noise, PrivateNoise | VectorNoise | ValueNoise):
+        return noise
+    raise UserError(f"{type(noise).__name__} has no limit here", mend="build the limit's noise yourself")
 
 
 def _describe(value: Any) -> Any:
@@ -122,6 +140,14 @@ def step(
     of one (seed, replica, fine step).  Equal tokens stay exactly equal where the model lets them
     (`Transformer.merging`).
     """
+    after = layer_map(key, x, model, h)
+    if model.merging:
+        after = after[leaders(x)]
+    return after, observe(after, model.weights, observers)
+
+
+def layer_map(key: PRNGKey, x: Tokens, model: Transformer, h: float | Scalar) -> Tokens:
+    """The two lines of `Transformer`: what `step` does, smooth in the tokens also where some are equal."""
     depth = model.horizon / h
     after = x
     if model.attention is not None:
@@ -130,9 +156,7 @@ def step(
     if model.noise is not None:
         alpha_2 = jnp.sqrt(h) if model.alpha_2 is None else model.alpha_2(depth)
         after = layer_norm(after + alpha_2 * model.noise.increment(key, after))
-    if model.merging:
-        after = after[leaders(x)]
-    return after, observe(after, model.weights, observers)
+    return after
 
 
 def observe(x: Tokens, weights: Weights | None, observers: Sequence[Observable]) -> dict[str, Array]:

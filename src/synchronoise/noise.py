@@ -14,6 +14,9 @@ noise                face                factor                                 
 `DrawnMLP`           field               φ(U x/√d + b)/√m, drawn U                rounding, 1e-15
 `InLawMLP`           in law only         the same law by thin QR factors          rounding, 1e-14
 `GaussianField`      in law only         Cholesky factor of κ(Gram)               half the digits, 3e-8
+`VectorNoise`        field               σ 1                                      rounding, 1e-15
+`ValueNoise`         in law only         σ m_i, the outputs of an attention       rounding, 1e-14
+`PrivateNoise`       in law only         σ I, not common: it keeps tokens apart   rounding, 1e-15
 ===================  ==================  =======================================  ============================
 """
 
@@ -29,6 +32,7 @@ import numpy as np
 
 from ._arrays import Array, Factor, Float, Gram, PRNGKey, Tokens
 from .activations import Activation, activation
+from .attention import Attention
 from .errors import UserError
 from .kernel import Kernel, KernelEvaluator
 from .randomness import Role, role_key
@@ -76,6 +80,10 @@ class Noise(eqx.Module):
                 mend="use DrawnMLP (weights drawn) or narrow fresh features",
             )
         return lambda points: self.increment(key, points)
+
+    def weighted(self, weights: Any) -> "Noise":
+        """The same noise of tokens with these weights; it differs only where tokens interact through the noise."""
+        return self
 
 
 class MLP(eqx.Module):
@@ -258,11 +266,116 @@ def semidefinite_cholesky(covariance: Gram) -> Gram:
     return jax.lax.fori_loop(0, n, column, jnp.zeros_like(covariance))
 
 
+class PrivateNoise(Noise):
+    """Independent Brownian motion σ dB_i for every token: F = σ I, covariance σ² δ_ij   (THEORY §3).
+
+    Equal tokens part: nothing synchronises (THEORY §5).
+
+    >>> import jax, jax.numpy as jnp
+    >>> PrivateNoise(0.5).factor(jax.random.key(0), jnp.eye(2)).tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
+    """
+
+    sigma: float
+    common = False
+
+    def __check_init__(self):
+        _check_sigma(self.sigma)
+
+    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
+        return self.sigma * jnp.eye(x.shape[0], dtype=x.dtype)
+
+    @property
+    def in_law_only(self) -> bool:
+        return True
+
+    @property
+    def route(self) -> str:
+        return "private noise"
+
+    def floor(self, dtype: Any) -> float:
+        return 8 * float(jnp.finfo(dtype).eps)
+
+
+class VectorNoise(Noise):
+    """One Brownian vector σ dB for all tokens: F = σ 1, covariance σ² everywhere   (THEORY §3).
+
+    >>> import jax, jax.numpy as jnp
+    >>> VectorNoise(0.5).factor(jax.random.key(0), jnp.eye(2)).tolist()
+    [[0.5], [0.5]]
+    """
+
+    sigma: float
+    common = True
+
+    def __check_init__(self):
+        _check_sigma(self.sigma)
+
+    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
+        return jnp.full((x.shape[0], 1), self.sigma, x.dtype)
+
+    @property
+    def in_law_only(self) -> bool:
+        return False
+
+    @property
+    def route(self) -> str:
+        return "one Brownian vector"
+
+    def floor(self, dtype: Any) -> float:
+        return 8 * float(jnp.finfo(dtype).eps)
+
+
+class ValueNoise(Noise):
+    """Random value matrices: σ dB m_i, B: d×d, m_i = Attn_X(X_i): F = σ (m_i), covariance σ² <m_i, m_j>   (THEORY §3).
+
+    "Interacting": a token's increment depends on the others through m_i.  For random value matrices with N(0, σ²)
+    entries the attention has V = I (`scale` 1).
+
+    >>> import jax, jax.numpy as jnp
+    >>> from synchronoise import SoftmaxAttention
+    >>> ValueNoise(SoftmaxAttention(beta=0.0), 2.0).factor(jax.random.key(0), jnp.eye(2)).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+
+    attention: Attention
+    sigma: float
+    weights: Any = None
+
+    def __check_init__(self):
+        _check_sigma(self.sigma)
+
+    @property
+    def common(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.attention.symmetric
+
+    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
+        return self.sigma * self.attention(x, self.weights)
+
+    @property
+    def in_law_only(self) -> bool:
+        return True
+
+    def floor(self, dtype: Any) -> float:
+        return 64 * float(jnp.finfo(dtype).eps)
+
+    @property
+    def route(self) -> str:
+        return f"random value matrices, {type(self.attention).__name__}"
+
+    def weighted(self, weights: Any) -> Noise:
+        return ValueNoise(self.attention, self.sigma, weights)
+
+
+def _check_sigma(sigma: Any) -> None:
+    if isinstance(sigma, float | int) and not (np.isfinite(sigma) and sigma >= 0):
+        raise UserError("deviation of a noise", got=sigma, expected="a finite number >= 0", mend="for example 0.5")
+
+
 class SumNoise(Noise):
     """The sum of independent noises: their factors side by side.  A field when all of them are."""
 
     parts: tuple[Noise, ...]
-    common = True
 
     def __init__(self, *parts: Noise):
         if not parts:
@@ -270,8 +383,17 @@ class SumNoise(Noise):
         self.parts = parts
 
     @property
+    def common(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return all(part.common for part in self.parts)
+
+    @property
     def in_law_only(self) -> bool:
         return any(part.in_law_only for part in self.parts)
+
+    @property
+    def width(self) -> int:
+        """The widest hidden layer of a part, or 1: what a step has to hold in memory."""
+        return max(getattr(part, "width", 1) for part in self.parts)
 
     def factor(self, key: PRNGKey, x: Tokens) -> Factor:
         keys = [jax.random.fold_in(role_key(key, Role.PART), index) for index in range(len(self.parts))]
@@ -283,6 +405,9 @@ class SumNoise(Noise):
     @property
     def route(self) -> str:
         return " + ".join(part.route for part in self.parts)
+
+    def weighted(self, weights: Any) -> Noise:
+        return SumNoise(*(part.weighted(weights) for part in self.parts))
 
 
 def mlp_noise(mlp: MLP, width: float | int, tokens: int) -> Noise:

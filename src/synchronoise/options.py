@@ -23,9 +23,17 @@ OPTIONS: dict[str, Option] = {
     "sigma_u": Option(0.0, "σ_U, deviation of the bias inside the activation", "a finite number >= 0"),
     "sigma_w": Option(0.0, "σ_W, deviation of the output bias", "a finite number >= 0"),
     "beta": Option(1.0, "β, inverse temperature of the attention: Q^T K = β I", "a finite number"),
-    "attention": Option("softmax", "attention of the tokens, or none", "a name"),
+    "attention": Option(
+        "softmax", "softmax, unnormalised, l2, sinkhorn, causal, multihead, or none: attention of the tokens", "a name"
+    ),
     "attention_scale": Option(1.0, "a, the value matrix V = a I: 1 attracts, -1 repels", "a finite number"),
-    "noise": Option("mlp", "what the fresh random layers are, or none", "a name"),
+    "heads": Option(4, "heads of multihead: blocks of coordinates", "an integer >= 1 that divides dim"),
+    "redraw": Option(0, "draw random Q, K and V every so many layers; 0 keeps Q^T K = β I, V = a I", "an integer >= 0"),
+    "noise": Option(
+        "mlp",
+        "mlp, field, private, vector, values (with a deviation: private:0.3), sums as mlp+values, or none",
+        "names joined by +",
+    ),
     "tokens": Option(64, "number N of tokens", "an integer >= 1"),
     "width": Option("512", "width m of the MLP; inf is the Gaussian limit", "an integer >= 1, or inf"),
     "layers": Option(150, "number L of layers", "an integer >= 1"),

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from synchronoise import plots
-from synchronoise.config import RunConfig
+from synchronoise.config import RunConfig, noise_terms
 from synchronoise.kernel import Kernel
 from synchronoise.store import write_atomically
 from synchronoise.theory import pair_expectation
@@ -51,7 +51,7 @@ def predicted_energy(config: RunConfig, times: np.ndarray) -> np.ndarray | None:
     True
     """
     attention = config.attention != "none" and config.attention_scale != 0
-    if attention or config.noise != "mlp" or config.start not in ("uniform", "equiangular"):
+    if attention or config.noise not in ("mlp", "field") or config.start not in ("uniform", "equiangular"):
         return None
     kernel = Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w)
     rho0 = config.overlap if config.start == "equiangular" else None
@@ -67,10 +67,17 @@ def caption(config: RunConfig) -> str:
     >>> caption(configure({"noise": "none"})).splitlines()[0]
     'no noise, softmax attention (β = 1, scale 1)'
     """
-    layers = "no noise"
-    if config.noise != "none":
-        width = "infinite width" if config.width == "inf" else f"width {config.width}"
-        layers = f"{config.activation} layers of {width} (σ_U = {config.sigma_u:g}, σ_W = {config.sigma_w:g})"
+    width = "infinite width" if config.width == "inf" else f"width {config.width}"
+    biases = f"(σ_U = {config.sigma_u:g}, σ_W = {config.sigma_w:g})"
+    words = {
+        "none": "no noise",
+        "mlp": f"{config.activation} layers of {width} {biases}",
+        "field": f"{config.activation} layers of infinite width {biases}",
+        "private": "private noise {}",
+        "vector": "one Brownian vector {}",
+        "values": "random value matrices {}",
+    }
+    layers = " + ".join(words[name].format(f"σ = {sigma:g}") for name, sigma in noise_terms(config.noise))
     attention = "no attention"
     if config.attention != "none" and config.attention_scale != 0:
         attention = f"{config.attention} attention (β = {config.beta:g}, scale {config.attention_scale:g})"

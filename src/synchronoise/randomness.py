@@ -31,6 +31,7 @@ class Role(IntEnum):
     OUTPUT = 3  #: ξ of the left factor: W of an MLP and its b_W
     PART = 4  #: one of the noises of a sum
     COUPLED = 5  #: what a coupling draws beyond the noise it couples to
+    ATTENTION = 6  #: Q, K and V of random attention
 
 
 def replica_keys(seed: int, replicas: int, first: int = 0) -> Key[Array, " replicas"]:

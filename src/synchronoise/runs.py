@@ -17,19 +17,35 @@ import jax
 import numpy as np
 import xarray as xr
 
-from synchronoise.attention import SoftmaxAttention, UnnormalisedAttention
+from synchronoise.attention import (
+    Attention,
+    CausalAttention,
+    L2Attention,
+    RandomAttention,
+    SinkhornAttention,
+    SoftmaxAttention,
+    UnnormalisedAttention,
+    block_heads,
+)
 from synchronoise.budget import Memory, available_memory, check_memory, memory, seconds_per_layer
-from synchronoise.config import TOKEN_FILES, RunConfig, command, configure
+from synchronoise.config import TOKEN_FILES, RunConfig, command, configure, noise_terms
 from synchronoise.errors import RunError, UserError
 from synchronoise.model import Transformer
-from synchronoise.noise import MLP, mlp_noise
+from synchronoise.noise import MLP, GaussianField, Noise, PrivateNoise, SumNoise, ValueNoise, VectorNoise, mlp_noise
 from synchronoise.observables import Energy, Observable, OverlapHistogram, OverlapQuantiles
 from synchronoise.pictures import draw_run
 from synchronoise.simulation import NotFiniteError, State, simulate
 from synchronoise.sphere import Clusters, Equiangular, Start, Uniform, tokens_from_file
 from synchronoise.store import check_output, clear_leftovers, environment, load, save
 
-ATTENTIONS = {"softmax": SoftmaxAttention, "unnormalised": UnnormalisedAttention}
+ATTENTIONS = {
+    "softmax": SoftmaxAttention,
+    "unnormalised": UnnormalisedAttention,
+    "l2": L2Attention,
+    "sinkhorn": SinkhornAttention,
+    "causal": CausalAttention,
+    "multihead": SoftmaxAttention,
+}
 # A float64 file of unit rows is within this of length 1, a float32 one is not far from it.
 UNIT_LENGTH_TOLERANCE = 1e-6
 
@@ -70,16 +86,42 @@ def prepare(values: Mapping[str, object], *, source: str = "") -> Job:
 
 
 def _job(config: RunConfig, rows: np.ndarray | None) -> Job:
-    attention = noise = None
-    if config.attention != "none" and config.attention_scale != 0:
-        attention = ATTENTIONS[config.attention](beta=config.beta, scale=config.attention_scale)
-    if config.noise != "none":
-        law = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
-        noise = mlp_noise(law, float(config.width), config.tokens)
-    model = Transformer(attention, noise, layers=config.layers, horizon=config.horizon)
+    model = Transformer(attention_of(config), noise_of(config), layers=config.layers, horizon=config.horizon)
     if config.layers % config.every:
         raise UserError("every", got=config.every, expected=f"a divisor of layers = {config.layers}", mend="use 1")
     return Job(config, model, _start(config) if rows is None else rows)
+
+
+def attention_of(config: RunConfig) -> Attention | None:
+    """The attention of a configuration; None without one, or at scale 0."""
+    if config.attention == "none" or config.attention_scale == 0:
+        return None
+    heads = config.heads if config.attention == "multihead" else 1
+    if config.redraw:
+        kind = ATTENTIONS[config.attention]
+        return RandomAttention(
+            kind, config.beta, config.attention_scale, dim=config.dim, heads=heads, every=config.redraw
+        )
+    if config.attention == "multihead":
+        return block_heads(config.beta, config.attention_scale, config.dim, heads)
+    return ATTENTIONS[config.attention](beta=config.beta, scale=config.attention_scale)
+
+
+def noise_of(config: RunConfig) -> Noise | None:
+    """The noise of a configuration, a sum where several are named; None without one.
+
+    Random value matrices act on the outputs of softmax attention at the configuration's β, V = I, whatever the drift.
+    """
+    law = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+    build = {
+        "mlp": lambda sigma: mlp_noise(law, float(config.width), config.tokens),
+        "field": lambda sigma: GaussianField(law),
+        "private": PrivateNoise,
+        "vector": VectorNoise,
+        "values": lambda sigma: ValueNoise(SoftmaxAttention(config.beta), sigma),
+    }
+    parts = [build[name](sigma) for name, sigma in noise_terms(config.noise) if name != "none"]
+    return None if not parts else parts[0] if len(parts) == 1 else SumNoise(*parts)
 
 
 def _start(config: RunConfig) -> Start:

@@ -16,6 +16,7 @@ import xarray as xr
 from ._arrays import Array, Float, Key, PRNGKey, Tokens
 from .errors import RunError, UserError
 from .model import Transformer, cast, observe, step
+from .noise import SumNoise
 from .observables import Energy, Observable, OverlapQuantiles, Positions
 from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
@@ -139,17 +140,13 @@ def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None
     count, n, d = tokens.shape
     if count != replicas:
         raise UserError("start", got=f"{count} replicas of tokens", expected=f"{replicas}", mend="change replicas")
-    law = getattr(model.noise, "mlp", None)
-    if law is not None and law.dim != d:
-        raise UserError("start", got=f"tokens of dimension {d}", expected=f"dim={law.dim}, that of the noise")
-    for name in ("bilinear", "value"):
-        matrix = np.asarray(getattr(model.attention, name, 0.0))
-        if matrix.ndim == 2 and matrix.shape[0] != d:
-            raise UserError(
-                "start",
-                got=f"tokens of dimension {d}",
-                expected=f"{matrix.shape[0]}, that of the attention",
-            )
+    for noise in model.noise.parts if isinstance(model.noise, SumNoise) else [model.noise]:
+        law = getattr(noise, "mlp", None)
+        if law is not None and law.dim != d:
+            raise UserError("start", got=f"tokens of dimension {d}", expected=f"dim={law.dim}, that of the noise")
+    if model.attention is not None and model.attention.dim not in (None, d):
+        dim = model.attention.dim
+        raise UserError("start", got=f"tokens of dimension {d}", expected=f"{dim}, that of the attention")
     if model.weights is not None and model.weights.shape[0] != n:
         raise UserError("weights", got=f"{model.weights.shape[0]} of them", expected=f"one for each of {n} tokens")
 
@@ -187,9 +184,9 @@ def _first_failure(model: Transformer, x: Tokens, key: PRNGKey, first: int, last
     h = model.horizon / model.layers
     silent = eqx.tree_at(lambda whole: whole.noise, model, None, is_leaf=lambda leaf: leaf is None)
     for layer in range(first, last):
-        after, _ = step(step_key(key, layer), x, model, h)
+        after, _ = step(step_key(key, layer), x, model.drawn(key, layer), h)
         if not bool(jnp.isfinite(after).all()):
-            quiet, _ = step(step_key(key, layer), x, silent, h)
+            quiet, _ = step(step_key(key, layer), x, silent.drawn(key, layer), h)
             return layer + 1, "noise" if bool(jnp.isfinite(quiet).all()) else "attention"
         x = after
     return last, "layer"
@@ -224,7 +221,7 @@ def _advance(
             last = (first + i) * every
             # Row 0 is layer 0: nothing to do before it.
             x = jax.lax.fori_loop(
-                jnp.maximum(last - every, 0), last, lambda k, x: step(step_key(key, k), x, model, h)[0], x
+                jnp.maximum(last - every, 0), last, lambda k, x: step(step_key(key, k), x, model.drawn(key, k), h)[0], x
             )
             values = observe(x, model.weights, observers)
             seen = jax.tree.map(lambda buffer, value: buffer.at[i].set(value), seen, values)
