@@ -176,16 +176,17 @@ def test_killed_twenty_times_and_resumed(tmp_path):
     kills = 0
     while kills < 20:
         process = subprocess.Popen(
-            [*COMMAND, *LONG, "--out", str(out), "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*COMMAND, *LONG, "--out", str(out), "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         time.sleep(moments.uniform(0.2, 1.0) * duration)
         process.send_signal(signal.SIGKILL)
-        if process.wait() == 0:
+        _, said = process.communicate()
+        if process.returncode == 0:
             assert out.read_bytes() == whole.read_bytes()
             out.unlink()  # it was done before the kill: begin again
             continue
         kills += 1
-        assert process.returncode == -signal.SIGKILL
+        assert process.returncode == -signal.SIGKILL, said.decode()
         assert not out.exists() or out.read_bytes() == whole.read_bytes()
         partial = Path(f"{out}.partial")
         if partial.exists():
