@@ -159,8 +159,8 @@ def test_a_full_disk_is_one_line(tmp_path):
 
 
 LONG = [
-    "simulate", "--tokens", "16", "--dim", "8", "--width", "16", "--replicas", "8", "--layers", "1500",
-    "--chunk", "10", "--every", "5", "--save-tokens",
+    "simulate", "--tokens", "16", "--dim", "8", "--width", "16", "--replicas", "8", "--layers", "600",
+    "--chunk", "4", "--every", "5", "--save-tokens",
 ]  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def test_killed_twenty_times_and_resumed(tmp_path):
         process = subprocess.Popen(
             [*COMMAND, *LONG, "--out", str(out), "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        time.sleep(moments.uniform(0.2, 1.0) * duration)
+        time.sleep(moments.uniform(0.4, 1.0) * duration)
         process.send_signal(signal.SIGKILL)
         _, said = process.communicate()
         if process.returncode == 0:
