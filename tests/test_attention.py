@@ -2,8 +2,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import synchronoise as sn
 from checks import uniform_tokens
 from synchronoise import SoftmaxAttention, UnnormalisedAttention
+from synchronoise.attention import (
+    CausalAttention,
+    L2Attention,
+    MultiHeadAttention,
+    RandomAttention,
+    SinkhornAttention,
+    block_heads,
+)
 from synchronoise.errors import UserError
 
 RNG = np.random.default_rng(3)
@@ -85,3 +94,101 @@ def test_softmax_does_not_overflow():
 def test_bad_parameters(bad):
     with pytest.raises(UserError):
         SoftmaxAttention(**bad)
+
+
+def test_l2_attention_is_its_formula(x64):
+    x, weights = uniform_tokens(6, 5, dtype="float64"), RNG.dirichlet(np.ones(6))
+    shares = weights * np.exp(-(((x @ Q.T)[:, None] - (x @ K.T)[None]) ** 2).sum(-1))
+    exact = shares / shares.sum(axis=1, keepdims=True) @ x @ V.T
+    attention = L2Attention(query=Q, key=K, value=V)
+    np.testing.assert_allclose(attention(jnp.asarray(x), jnp.asarray(weights)), exact, rtol=1e-12)
+    softmax = SoftmaxAttention(query=2 * Q, key=K, value=V)(jnp.asarray(x), jnp.asarray(weights))
+    assert np.abs(softmax - exact).max() > 1e-3  # the keys' lengths count
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("parameters", [{"beta": 4.0}, {"beta": -2.0}, {"query": Q, "key": K}], ids=str)
+def test_sinkhorn_rows_and_columns_sum_to_one(parameters, weighted, x64):
+    x = jnp.asarray(uniform_tokens(12, 5, dtype="float64"))
+    weights = jnp.asarray(RNG.dirichlet(np.ones(12))) if weighted else None
+    w = np.full(12, 1 / 12) if weights is None else np.asarray(weights)
+    for kind, small in ((SinkhornAttention, True), (SoftmaxAttention, False)):
+        a = np.asarray(kind(**parameters).mixing(x, x, weights))
+        np.testing.assert_allclose(a.sum(axis=1), 1, atol=1e-12)
+        assert (np.abs(w @ a / w - 1).max() < 1e-10) == small
+
+
+def test_one_head_is_single_head_bit_for_bit():
+    x = jnp.asarray(uniform_tokens(7, 6))
+    head = SoftmaxAttention(2.0, -0.5)
+    assert (MultiHeadAttention(head)(x) == head(x)).all()
+    assert (block_heads(2.0, -0.5, dim=6, heads=1)(x) == head(x)).all()
+    assert (block_heads(2.0, -0.5, dim=6, heads=3)(x) != head(x)).any()
+    # equal heads of V/3 add up to one head
+    third = SoftmaxAttention(2.0, -0.5 / 3)
+    np.testing.assert_allclose(MultiHeadAttention(third, third, third)(x), head(x), rtol=1e-5, atol=1e-7)
+
+
+def test_random_attention_is_redrawn_every_few_layers_at_its_address():
+    random = RandomAttention(SoftmaxAttention, 2.0, dim=4, heads=2, every=3)
+    model = sn.Transformer(random, None, layers=9, horizon=1.0)
+    replica = sn.randomness.replica_keys(0, 1)[0]
+    drawn = [np.asarray(model.drawn(replica, layer).attention.heads[0].bilinear) for layer in range(9)]
+    for layer in range(9):
+        assert (drawn[layer] == drawn[layer // 3 * 3]).all()
+    assert (drawn[0] != drawn[3]).any()
+    assert (drawn[3] != drawn[6]).any()
+    with pytest.raises(UserError, match="before it is drawn"):
+        random(jnp.eye(4))
+    once = sn.Transformer(RandomAttention(SoftmaxAttention, 2.0, dim=4, heads=2, every=9), None, layers=9, horizon=1.0)
+    ends = [sn.simulate(m, sn.Uniform(3, 4), replicas=2)["energy"].values[:, -1] for m in (model, once, model)]
+    assert (ends[0] == ends[2]).all()
+    assert (ends[0] != ends[1]).all()
+
+
+def test_random_attention_has_the_variance_it_states():
+    x = jnp.asarray(uniform_tokens(2, 8))
+    random = RandomAttention(SoftmaxAttention, 1.5, 0.7, dim=8, heads=4)
+    keys = sn.randomness.replica_keys(0, 2000)
+    logits, values = [], []
+    for key in keys[:400]:
+        heads = random.draw(key).heads
+        logits += [float(head.logits(x, x)[0, 1]) for head in heads]
+        values += [float(jnp.sum(sum(x[0] @ head.value.T for head in heads) ** 2))]
+    assert abs(np.mean(np.square(logits)) / 1.5**2 - 1) < 5 * np.std(np.square(logits)) / 1.5**2 / 40
+    assert abs(np.mean(values) / 0.7**2 - 1) < 5 * np.std(values) / 0.7**2 / 20
+
+
+@pytest.mark.parametrize(("n", "beta", "target", "exact"), [(16, 1.0, 0.9, 2.621146), (64, 4.0, 0.5, 3.167944)])
+def test_equiangular_tokens_reach_their_overlap_in_time(n, beta, target, exact, x64):
+    """ρ' = 2e^{βρ}(1-ρ)((N-1)ρ+1)/(e^β+(N-1)e^{βρ}) by layers extrapolated in the step (THEORY §7)."""
+
+    def hitting_time(layers, kind=SoftmaxAttention, beta=beta):
+        model = sn.Transformer(kind(beta), None, layers=layers, horizon=4.0)
+        run = sn.simulate(model, sn.Equiangular(n, n), replicas=1, observers=[sn.MeanOverlap()], dtype="float64")
+        overlap, time = run["mean_overlap"].values[0], run["time"].values
+        after = int(np.argmax(overlap > target))
+        near = slice(after - 3, after + 3)
+        return np.polyval(np.polyfit(overlap[near] - target, time[near], 4), 0.0)
+
+    coarse, fine = hitting_time(200), hitting_time(400)
+    assert abs(2 * fine - coarse - exact) < 1e-4
+    assert abs(fine - exact) > 1e-3  # the extrapolation does it
+    if n == 16:
+        assert abs(hitting_time(200, UnnormalisedAttention) - exact) > 1e-2
+        # equiangular overlaps leave every row the same: Sinkhorn is softmax, and L2 at β/2 too
+        assert abs(hitting_time(200, SinkhornAttention) - coarse) < 1e-9
+        assert abs(hitting_time(200, L2Attention, beta / 2) - coarse) < 1e-9
+
+
+def test_two_tokens_without_logits_follow_tanh(x64):
+    """N = 2, β = 0, ρ_0 = 0: ρ = tanh t (THEORY §7); causal attention moves the second token only."""
+    ends = {}
+    for kind in (SoftmaxAttention, CausalAttention):
+        for layers in (500, 1000):
+            model = sn.Transformer(kind(0.0), None, layers=layers, horizon=1.0)
+            run = sn.simulate(model, np.eye(2), replicas=1, observers=[sn.MeanOverlap()], every=layers, dtype="float64")
+            ends[kind, layers] = run["mean_overlap"].values[0, -1]
+    extrapolated = {kind: 2 * ends[kind, 1000] - ends[kind, 500] for kind in (SoftmaxAttention, CausalAttention)}
+    assert abs(extrapolated[SoftmaxAttention] - np.tanh(1.0)) < 1e-6
+    assert abs(extrapolated[CausalAttention] - np.tanh(0.5)) < 1e-6  # the first does not move: half the speed

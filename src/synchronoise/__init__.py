@@ -38,6 +38,8 @@ __all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("synchronoise.testing")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'synchronoise' has no attribute {name!r}")
     return getattr(import_module(f"synchronoise.{_MODULE_OF[name]}"), name)
@@ -48,6 +50,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from . import testing
     from .activations import Activation, activation, custom_activation
     from .attention import (
         Attention,

@@ -167,7 +167,7 @@ class SinkhornAttention(MatrixAttention):
     """Attn_X(x_i) = Σ_j A_ij V X_j, A_ij = w_j e^{f_i + <Q x_i, K X_j> + g_j},  Σ_j A_ij = 1,  Σ_i w_i A_ij = w_j.
 
     Without weights A is doubly stochastic (THEORY §1).  f and g come from ``iterations`` of Sinkhorn's, in logarithms:
-    for QᵀK = β I, where f = g, of f <- ½(f - log Σ_j ...), whose error halves each time for β >= 0; else of the
+    for QᵀK = β I with β >= 0, where f = g, of f <- ½(f - log Σ_j ...), whose error halves each time; else of the
     alternating ones.  Other points x get the f(x) that normalises their row.  Parameters as in `SoftmaxAttention`.
 
     >>> import jax.numpy as jnp
@@ -179,13 +179,14 @@ class SinkhornAttention(MatrixAttention):
     bilinear: Any
     value: Any
     iterations: int = eqx.field(static=True)
+    halving: bool = eqx.field(static=True)
     symmetric = True
 
     def __init__(
         self, beta: float = 1.0, scale: float = 1.0, *, query=None, key=None, value=None, iterations: int = 64
     ):
         self.bilinear, self.value = _parameters(beta, scale, query, key, value)
-        self.iterations = iterations
+        self.iterations, self.halving = iterations, query is None and beta >= 0
 
     def potential(self, logits: Gram, log_weights: Weights) -> Weights:
         """g_j, up to a constant, from the logits of the tokens with one another."""
@@ -193,13 +194,13 @@ class SinkhornAttention(MatrixAttention):
         def rows(matrix: Gram, potential: Weights) -> Weights:
             return -jax.nn.logsumexp(matrix + potential + log_weights, axis=1)
 
-        def symmetric(_: Any, g: Weights) -> Weights:
+        def halving(_: Any, g: Weights) -> Weights:
             return 0.5 * (g + rows(logits, g))
 
         def alternating(_: Any, g: Weights) -> Weights:
             return rows(logits.T, rows(logits, g))
 
-        once = symmetric if jnp.ndim(self.bilinear) == 0 else alternating
+        once = halving if self.halving else alternating
         return jax.lax.fori_loop(0, self.iterations, once, jnp.zeros_like(log_weights))
 
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
