@@ -1,6 +1,6 @@
 """The adapted layerwise coupling of a finite MLP with the limit's field, in width and in depth   (THEORY §3).
 
-At one layer, at the realised tokens Y, the MLP's increment is F ξ (F: N×r given the hidden layer).  Let A Aᵀ = κ(Gram_Y)
+At one layer, at the realised tokens Y, the MLP's increment is F ξ (F: N×r given its hidden layer).  Let A Aᵀ = κ(Gram)
 and let Aᵀ F = P Σ Qᵀ be the thin singular value decomposition.  Then
 
     w = P Qᵀ ξ + (I - P Pᵀ) η,  η fresh,        E tr (A w - F ξ)(A w - F ξ)ᵀ = W_2² of the two Gaussians, d times,
@@ -25,12 +25,12 @@ import numpy as np
 
 from .._arrays import Array, Factor, Float, Key, PRNGKey, Tokens
 from ..errors import UserError
-from ..model import Transformer, cast, step
-from ..noise import GaussianField, Noise, semidefinite_cholesky
+from ..model import Transformer, cast
+from ..noise import GaussianField, semidefinite_cholesky
 from ..progress import Progress
 from ..randomness import Role, replica_keys, role_key, step_key
 from ..sphere import Start
-from .depth import mean_square, require_float64
+from .halves import drift, kick, mean_square, require_float64
 
 
 class Coupled(NamedTuple):
@@ -133,36 +133,3 @@ def _one_replica(model: Any, paper: Any, start: Start, refine: Array, key: PRNGK
 
     x, limit, _, worst = jax.lax.fori_loop(0, model.layers, one_layer, (x0, x0, x0, jnp.zeros(2)))
     return worst[0], worst[1], x, limit
-
-
-class Increment(Noise):
-    """An increment that is known already."""
-
-    value: Tokens
-    common = True
-    in_law_only = True
-    route = "given increment"
-
-    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
-        return self.value
-
-    def increment(self, key: PRNGKey, x: Tokens) -> Tokens:
-        return self.value
-
-    def floor(self, dtype: Any) -> float:
-        return 0.0
-
-
-def drift(model: Transformer, key: PRNGKey, x: Tokens, h: Any) -> Tokens:
-    """Y of the layer map: the attention's half of a step of size h; nothing is drawn."""
-    return step(key, x, eqx.tree_at(lambda m: m.noise, model, None), h)[0]
-
-
-def kick(model: Transformer, key: PRNGKey, y: Tokens, increment: Tokens, h: Any) -> Tokens:
-    """X' of the layer map: the noise's half, with its increment given; nothing is drawn."""
-    halves = eqx.tree_at(lambda m: (m.attention, m.noise), model, (None, Increment(increment)), is_leaf=_is_none)
-    return step(key, y, halves, h)[0]
-
-
-def _is_none(leaf: Any) -> bool:
-    return leaf is None

@@ -17,14 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arrays import Array, Factor, Float, Key, PRNGKey, Tokens
-from ..banks import FrozenField
+from .._arrays import Array, Float, Key, PRNGKey, Tokens
 from ..errors import UserError
-from ..model import Transformer, cast, step
-from ..noise import Noise
+from ..model import Transformer, cast
 from ..progress import Progress
 from ..randomness import Role, replica_keys, role_key, step_key
 from ..sphere import Start
+from .halves import drift, kick, mean_square, require_float64
 
 SUBPOINTS = 8  # times per layer at which "all times" looks, the same at every level
 REFINE = 8  # the reference has this many layers for one of the finest level
@@ -39,28 +38,9 @@ class DepthErrors(NamedTuple):
     all_times: np.ndarray
 
 
-class Given(Noise):
-    """A frozen field whose coefficients over the step are known: F ξ with ξ given, shape (rank, d)."""
-
-    field_: FrozenField
-    coefficients: Array
-    common = True
-    in_law_only = False
-    route = "given coefficients"
-
-    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
-        return self.field_.functions(x)
-
-    def increment(self, key: PRNGKey, x: Tokens) -> Tokens:
-        return self.factor(key, x) @ self.coefficients
-
-    def floor(self, dtype: Any) -> float:
-        return self.field_.floor(dtype)
-
-
 def depth_errors(
     model: Transformer, start: Start, levels: tuple[int, ...], *, replicas: int = 256, seed: int = 0,
-    progress: bool = False,
+    progress: Progress | None = None,
 ) -> DepthErrors:  # fmt: skip
     """E max (1/N) Σ |X^L - X̄|² by replica for each L of ``levels``, one field and start per replica; float64.
 
@@ -78,27 +58,51 @@ def depth_errors(
     require_float64()
     _check(levels)
     keys = replica_keys(seed, replicas)
-    paper = Transformer(model.attention, model.noise, horizon=model.horizon, weights=model.weights)
-    traced = cast((model, paper, start), "float64")
+    traced = cast((model, _paper(model), start), "float64")
     found = []
-    with Progress("depth", replicas, "replica", shown=progress) as bar:
-        for first in range(0, replicas, BATCH):
-            # Whole batches, so that there is one compiled shape; the surplus is thrown away.
-            lanes = keys[np.minimum(np.arange(first, first + BATCH), replicas - 1)]
-            errors = np.asarray(_depth_batch(traced, lanes, levels))
-            now = min(BATCH, replicas - first)
-            found.append(DepthErrors(*(errors[:now, kind] for kind in range(3))))
-            bar.advance(now)
+    for first in range(0, replicas, BATCH):
+        # Whole batches, so that there is one compiled shape; the surplus is thrown away.
+        lanes = keys[np.minimum(np.arange(first, first + BATCH), replicas - 1)]
+        errors = np.asarray(_depth_batch(traced, lanes, levels))
+        now = min(BATCH, replicas - first)
+        found.append(DepthErrors(*(errors[:now, kind] for kind in range(3))))
+        if progress is not None:
+            progress.advance(now)
     return DepthErrors(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
-def require_float64() -> None:
-    """Refuse to measure small errors in 32 bits."""
-    if jax.dtypes.canonicalize_dtype("float64") != "float64":
-        raise UserError(
-            "dtype", got="float32 (JAX's 64-bit mode is off)", expected="float64",
-            mend="call jax.config.update('jax_enable_x64', True) first",
-        )  # fmt: skip
+def depth_paths(model: Transformer, start: Start, levels: tuple[int, ...], *, seed: int = 0) -> dict[int, np.ndarray]:
+    """One path of every level and of the reference (the last key) on one field: {L: tokens (L + 1, n, d)}; float64.
+
+    >>> from synchronoise import MLP, Transformer, Uniform
+    >>> from synchronoise.banks import HarmonicField
+    >>> with jax.enable_x64(True):
+    ...     model = Transformer(None, HarmonicField(MLP("tanh", dim=2), 4), horizon=1.0)
+    ...     list(depth_paths(model, Uniform(tokens=2, dim=2), (2, 4)))
+    [2, 4, 32]
+    """
+    require_float64()
+    _check(levels)
+    traced = cast((model, _paper(model), start), "float64")
+    return {level: np.asarray(path) for level, path in _paths(traced, replica_keys(seed, 1)[0], levels).items()}
+
+
+def _paper(model: Transformer) -> Transformer:
+    """The model with the paper's scalings."""
+    return Transformer(model.attention, model.noise, horizon=model.horizon, weights=model.weights)
+
+
+@eqx.filter_jit
+def _paths(traced: Any, key: PRNGKey, levels: tuple[int, ...]) -> dict[int, Array]:
+    model, paper, start = traced
+    finest = max(levels) * REFINE
+    x0 = start(role_key(step_key(key, 0), Role.START), jnp.float64)
+    fine = jax.vmap(lambda j: _coefficients(model.noise, step_key(key, j)))(jnp.arange(finest))
+    paths = {
+        level: _advance(paper if level == finest else model, x0, _sums(fine, level), level, key)
+        for level in (*levels, finest)
+    }
+    return {level: jnp.concatenate([x0[None], path]) for level, path in paths.items()}
 
 
 def _check(levels: tuple[int, ...]) -> None:
@@ -149,7 +153,7 @@ def _one_replica(
         ends = {level: path[-1] for level, path in seen.items()}
         return (ends, jnp.maximum(worst, jnp.stack(errors))), None
 
-    first = ({level: x0 for level in paths}, jnp.zeros((len(levels), 3)))
+    first = (dict.fromkeys(paths, x0), jnp.zeros((len(levels), 3)))
     (_, worst), _ = jax.lax.scan(block, first, jnp.arange(blocks))
     return worst.T
 
@@ -166,19 +170,14 @@ def _sums(fine: Float[Array, "steps rank d"], count: int) -> Float[Array, "count
 
 
 def _advance(
-    model: Transformer, x: Tokens, coefficients: Float[Array, "steps rank d"], layers: int, key: PRNGKey
+    model: Any, x: Tokens, coefficients: Float[Array, "steps rank d"], layers: int, key: PRNGKey
 ) -> Float[Array, "steps n d"]:
     """The tokens after each of the steps of size T/layers with these coefficients; nothing is drawn from ``key``."""
     h = model.horizon / layers
 
-    def one(x, xi):
-        held = eqx.tree_at(lambda m: m.noise, model, Given(model.noise, xi))
-        x, _ = step(key, x, held, h)
+    def one(x: Tokens, xi: Array) -> tuple[Tokens, Tokens]:
+        y = drift(model, key, x, h)
+        x = kick(model, key, y, model.noise.factor(key, y) @ xi, h)
         return x, x
 
     return jax.lax.scan(one, x, coefficients)[1]
-
-
-def mean_square(difference: Float[Array, "... n d"]) -> Float[Array, "..."]:
-    """(1/N) Σ_i |x_i|² over the tokens."""
-    return jnp.mean(jnp.sum(difference**2, axis=-1), axis=-1)

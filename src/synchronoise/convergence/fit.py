@@ -75,11 +75,11 @@ class GridFit(NamedTuple):
     b: float
     r_squared: float
 
-    def __call__(self, layers: np.ndarray | float, width: np.ndarray | float) -> np.ndarray:
+    def __call__(self, layers: np.ndarray | float | int, width: np.ndarray | float | int) -> np.ndarray:
         """The fitted mean square error at these layers and widths (m = ∞ included)."""
         return np.asarray(self.a / np.asarray(layers) + self.b / np.asarray(width))
 
-    def enough(self, token_error: float) -> tuple[int, int]:
+    def enough(self, token_error: float | int) -> tuple[int, int]:
         """The cheapest (L, m), by L · m, whose root-mean-square token error is at most ``token_error``.
 
         a/L + b/m = δ² at least L · m means a/L = b/m = δ²/2.

@@ -1,0 +1,119 @@
+"""The experiments of `synchronoise converge`: their settings, sizes and defaults, checked before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError, did_you_mean
+from ..model import Transformer
+from ..noise import MLP, DrawnMLP, GaussianField
+from ..runs import Job, prepare
+from ..sphere import Start
+
+Number = int | float
+Levels = tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes of an experiment (levels are layers, or widths for `width`) and the settings it changes."""
+
+    levels: Levels
+    widths: Levels = ()
+    replicas: int = 256
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+SMALL = {"dim": 3, "tokens": 4, "horizon": 1.0}
+PLANS = {
+    "depth": Plan((8, 16, 32, 64, 128, 256), settings=SMALL),
+    "width": Plan((16, 32, 64, 128, 256, 512), settings={**SMALL, "layers": 32}),
+    "limits": Plan((8, 16, 32, 64), (16, 32, 64, 128, 256, math.inf), settings=SMALL),
+    # In higher dimension an overlap fluctuates less, so that small errors of its mean are seen.
+    "law": Plan(
+        (32, 64, 128), (1, 4, 16, math.inf), 65_536,
+        {"dim": 16, "tokens": 2, "horizon": 1.0, "sigma_u": 0.3, "sigma_w": 0.3, "attention": "none"},
+    ),
+}  # fmt: skip
+QUICK = {
+    "depth": Plan((8, 16, 32, 64), replicas=64),
+    "width": Plan((16, 64, 256), replicas=64),
+    "limits": Plan((8, 32), (16, 64, math.inf), replicas=64),
+    "law": Plan((16, 32), (1, 16, math.inf), 16_384),
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment with everything that decides its numbers."""
+
+    what: str
+    job: Job
+    levels: tuple[int, ...]
+    widths: Levels
+    quick: bool
+
+    @property
+    def law(self) -> MLP:
+        """The law of the random layers."""
+        config = self.job.config
+        return MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+
+    @property
+    def start(self) -> Start:
+        """Where the tokens of a replica start."""
+        assert isinstance(self.job.start, Start)  # `experiment` refuses a file of tokens
+        return self.job.start
+
+    def model(self, width: Number, layers: int) -> Transformer:
+        """The transformer of this width (∞: the Gaussian field) and depth, by drawn weights."""
+        noise = GaussianField(self.law) if math.isinf(width) else DrawnMLP(self.law, int(width))
+        return Transformer(self.job.model.attention, noise, layers=layers, horizon=self.job.config.horizon)
+
+
+def experiment(
+    what: str, values: Mapping[str, object], *, levels: Levels | None = None, widths: Levels | None = None,
+    quick: bool = False,
+) -> Experiment:  # fmt: skip
+    """The experiment of these settings (names of `RunConfig`), defaults where they are silent.
+
+    ``what`` is depth, width, limits or law; ``levels`` are layers L (widths m for `width`), ``widths`` the other axis
+    of `limits` and `law`.  ``quick`` takes fewer levels and replicas.  Raises `UserError` for what cannot run.
+
+    >>> experiment("width", {"tokens": 10}).levels
+    (20, 40, 80, 160, 320, 640)
+    """
+    if what not in PLANS:
+        raise UserError(f"unknown experiment {what!r}", mend=did_you_mean(what, PLANS))
+    plan = replace(QUICK[what], settings=PLANS[what].settings) if quick else PLANS[what]
+    job = prepare({**plan.settings, "replicas": plan.replicas, "dtype": "float64", **values})
+    config = job.config
+    if config.noise != "mlp":
+        raise UserError("noise", got=config.noise, expected="mlp", mend="random layers are what converges")
+    if isinstance(job.start, np.ndarray):
+        raise UserError("start", got=config.start, expected="a law of tokens", mend="use --start uniform")
+    if config.replicas < 8:
+        raise UserError("replicas", got=config.replicas, expected="8 or more, for an interval", mend="use more")
+    if "layers" in values and what != "width":
+        raise UserError(f"converge {what} has no --layers", mend="use --levels")
+    if what == "law" and config.start not in ("uniform", "equiangular"):
+        raise UserError("start", got=config.start, expected="uniform or equiangular", mend="others have no pair law")
+    if what == "law" and config.tokens != 2:
+        raise UserError("tokens", got=config.tokens, expected="2, a pair", mend="leave --tokens out")
+    if widths is not None and not plan.widths:
+        raise UserError(f"converge {what} has no --widths", mend="use --levels")
+    if levels is None:
+        # Widths start at 2N at least: below, the coupling is not yet in its asymptotic regime.
+        scale = max(1.0, 2 * config.tokens / plan.levels[0]) if what == "width" else 1.0
+        levels = tuple(int(level * scale) for level in plan.levels)
+    widths = plan.widths if widths is None else widths
+    for name, given in (("levels", levels), ("widths", widths)):
+        whole = [n for n in given if n >= 1 and (n == round(n) if math.isfinite(n) else name == "widths")]
+        if list(given) != sorted(set(whole)) or len(given) == 1:
+            raise UserError(name, got=list(given), expected="two or more increasing whole numbers >= 1")
+    return Experiment(what, job, tuple(int(level) for level in levels), widths, quick)
