@@ -178,12 +178,15 @@ def test_killed_twenty_times_and_resumed(tmp_path):
         process = subprocess.Popen(
             [*COMMAND, *LONG, "--out", str(out), "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        time.sleep(moments.uniform(0.4, 1.0) * duration)
-        process.send_signal(signal.SIGKILL)
-        _, said = process.communicate()
+        try:
+            _, said = process.communicate(timeout=moments.uniform(0.4, 1.0) * duration)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            _, said = process.communicate()
         if process.returncode == 0:
             assert out.read_bytes() == whole.read_bytes()
-            out.unlink()  # it was done before the kill: begin again
+            out.unlink()  # it was done before the kill: begin again, and kill earlier
+            duration *= 0.8
             continue
         kills += 1
         assert process.returncode == -signal.SIGKILL, said.decode()
