@@ -164,7 +164,10 @@ def _simulate(job: Job, **how: Any) -> xr.Dataset:
             **how,
         )
     except NotFiniteError as failure:
-        names = {"attention": ("attention", "beta", "attention_scale"), "noise": ("noise", "activation", "sigma_u", "sigma_w")}
+        names = {
+            "attention": ("attention", "beta", "attention_scale"),
+            "noise": ("noise", "activation", "sigma_u", "sigma_w"),
+        }
         at = ", ".join(f"{name} = {getattr(config, name)}" for name in names.get(failure.part, ()))
         raise RunError(f"{failure} ({at}); more layers, smaller values or float64 may help") from None
     except jax.errors.JaxRuntimeError as failure:
