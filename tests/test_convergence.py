@@ -1,0 +1,103 @@
+"""`synchronoise converge` from end to end: table, JSON, file and figure; and one line for what cannot run."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from synchronoise import UserError, cli
+from synchronoise.convergence.experiments import experiment
+from synchronoise.convergence.fit import Estimate
+from synchronoise.convergence.measures import _verdict
+from synchronoise.store import load
+
+SMALL = ["--replicas", "8", "--tokens", "2", "--dim", "2", "--activation", "tanh"]
+
+
+def converge(folder, *arguments):
+    """Run the command in a process of its own, since it may switch JAX to 64 bits."""
+    return subprocess.run(
+        [sys.executable, "-c", "from synchronoise.cli import main; main()", "converge", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+
+
+def test_a_measurement_is_a_table_a_file_and_a_figure(tmp_path):
+    done = converge(tmp_path, "width", *SMALL, "--levels", "4,8", "--layers", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert {"levels", "error", "slope", "ci", "theory", "verdict"} <= set(result)
+    assert result["levels"] == [4, 8]
+    dataset, made_by = load(tmp_path / "converge-width.nc", kind="convergence")
+    assert dataset["error"].sel(kind="coupled").mean("replica").values.tolist() == result["error"]
+    assert made_by["config"]["layers"] == 2
+    assert (tmp_path / "converge-width.png").stat().st_size > 5000
+    again = converge(tmp_path, "width", *SMALL)
+    assert (again.returncode, "--overwrite" in again.stderr) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["depth", *SMALL, "--levels", "2,4"],
+        ["depth", *SMALL, "--levels", "2,4", "--path"],
+        ["limits", *SMALL, "--levels", "2,4", "--widths", "4,inf"],
+        ["law", "--replicas", "64", "--levels", "4,8", "--widths", "1,inf", "--attention", "softmax"],
+    ],
+    ids=lambda arguments: arguments[0] + "-path" * ("--path" in arguments),
+)
+def test_every_experiment_says_a_verdict(arguments, tmp_path):
+    done = converge(tmp_path, *arguments, "--out", "it.nc")
+    assert done.returncode == 0, done.stderr
+    assert "verdict" in done.stdout
+    assert (tmp_path / "it.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dept"], "Invalid value"),
+        (["depth", "--levels", "8"], "two or more"),
+        (["depth", "--levels", "8,4"], "increasing"),
+        (["depth", "--levels", "8,inf"], "whole numbers"),
+        (["depth", "--levels", "many"], "comma-separated"),
+        (["depth", "--widths", "4,8"], "has no --widths"),
+        (["depth", "--layers", "8"], "has no --layers"),
+        (["law", "--tokens", "3"], "2, a pair"),
+        (["law", "--start", "clusters", "--tokens", "4"], "uniform or equiangular"),
+        (["width", "--replicas", "3"], "8 or more"),
+        (["width", "--path"], "has no --path"),
+        (["limits", "--token-error", "0"], "token_error"),
+        (["width", "--out", "result.txt"], "ending in .nc"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "allow_dtype", lambda dtype: None)
+    assert cli.status(["converge", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_defaults_meet_what_is_asked_of_them():
+    for what, most in (("depth", 256), ("width", 512)):
+        plan = experiment(what, {})
+        assert max(plan.levels) == 32 * min(plan.levels) == most
+        assert plan.job.config.replicas >= 256
+    assert min(experiment("width", {"tokens": 16}).levels) == 32
+    with pytest.raises(UserError, match="did you mean 'depth'"):
+        experiment("deph", {})
+
+
+def test_a_verdict_needs_the_window_and_a_narrow_interval():
+    assert _verdict(Estimate(-1.0, 0.02, -1.04, -0.96), "1/m") == "converges like 1/m"
+    assert "too wide" in _verdict(Estimate(-1.0, 0.2, -1.4, -0.6), "1/m")
+    assert "does not" in _verdict(Estimate(-0.5, 0.02, -0.54, -0.46), "1/m")
+    assert "does not" in _verdict(Estimate(np.nan, np.nan, np.nan, np.nan), "1/m")
