@@ -26,7 +26,7 @@ from .law import paired_energies
 Summary = dict[str, Any]
 WINDOW = (-1.15, -0.85)  # slopes that are called 1/L or 1/m
 WINDOW_IN_LAW = (-1.2, -0.9)
-WIDEST_INTERVAL = 0.2  # a wider 95 % interval says too little about a slope
+WIDEST_INTERVAL, WIDEST_IN_LAW = 0.2, 0.4  # a wider 95 % interval says too little about a slope
 HELD_OUT = 0.25  # how far a prediction may be from a measurement that the fit has not seen
 
 
@@ -170,7 +170,7 @@ def _law(experiment: Experiment, bar: Progress) -> tuple[xr.Dataset, Summary]:
         # Richardson: what an error of exactly 1/L leaves at the two finest levels.
         limits.append(fit.estimate(fit.resampled_means((2 * pairs[-1].fine - pairs[-1].coarse)[:, None])[:, 0]))
     common = all(abs(limit.value - exact) <= 5 * limit.se for limit in limits)
-    verdicts = [_verdict(rate, "1/L", WINDOW_IN_LAW) for rate in rates]
+    verdicts = [_verdict(rate, "1/L", WINDOW_IN_LAW, WIDEST_IN_LAW) for rate in rates]
     # The worst width speaks: one that does not converge, else one that is not sharp enough, else any.
     words = next(text for start in ("does", "consistent", "") for text in verdicts if text.startswith(start))
     verdict = f"every width has the two-token value as its limit; {words}"
@@ -204,11 +204,13 @@ def _law(experiment: Experiment, bar: Progress) -> tuple[xr.Dataset, Summary]:
     return dataset, summary
 
 
-def _verdict(rate: fit.Estimate, law: str, window: tuple[float, float] = WINDOW) -> str:
+def _verdict(
+    rate: fit.Estimate, law: str, window: tuple[float, float] = WINDOW, widest: float = WIDEST_INTERVAL
+) -> str:
     """In words; "converges" needs the slope inside the window and an interval that is narrow."""
     if not (rate.high >= window[0] and rate.low <= window[1]):
         return f"does not converge like {law}: slope {rate.value:.2f}"
-    if rate.high - rate.low > WIDEST_INTERVAL or not window[0] <= rate.value <= window[1]:
+    if rate.high - rate.low > widest or not window[0] <= rate.value <= window[1]:
         return f"consistent with {law}, but the interval is too wide to say so: more replicas"
     return f"converges like {law}"
 
