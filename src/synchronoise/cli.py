@@ -7,6 +7,7 @@ one line.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -230,6 +231,40 @@ def numbers(name: str, text: str) -> list[float]:
         raise UserError(name, got=text, expected="comma-separated numbers", mend=f"e.g. --{name} 0.5,2,5") from None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class FlowFlags(LawFlags):
+    """What the tangent flow of the tokens depends on."""
+
+    attention: Annotated[str | None, flag("attention", "none")] = None
+    attention_scale: Annotated[float | None, flag("attention_scale")] = None
+    heads: Annotated[int | None, flag("heads")] = None
+    redraw: Annotated[int | None, flag("redraw")] = None
+    noise: Annotated[str | None, flag("noise")] = None
+    tokens: Annotated[int | None, flag("tokens", "1, with attention 3")] = None
+    width: Annotated[str | None, flag("width", "inf")] = None
+    layers: Annotated[int | None, flag("layers", "a small step")] = None
+    horizon: Annotated[float | None, flag("horizon", "200 steps; with attention until it settles")] = None
+    replicas: Annotated[int | None, flag("replicas", "128")] = None
+    seed: Annotated[int | None, flag("seed")] = None
+
+
+@app.command
+def exponents(
+    *,
+    flags: FlowFlags = FlowFlags(),
+    full: Annotated[bool, Parameter(help="All tokens, from a uniform start.", negative=())] = False,
+) -> None:
+    """Measure the Lyapunov exponents of the running flow beside their closed form, as one JSON object.
+
+    One token without attention; with attention the synchronised state of --tokens equal ones.
+    """
+    from synchronoise.exponents import exponents_report
+
+    allow_dtype("float64")
+    report(exponents_report(given(flags), full=full), as_json=True)
+
+
 @app.command
 def init(path: Path, /, *, flags: RunFlags = RunFlags(), overwrite: Overwrite = False) -> None:
     """Write a commented file that describes a run, for `synchronoise simulate`.
@@ -391,6 +426,8 @@ def doctor(*, json: Json = False) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # σ on an ASCII terminal, a file name that is no UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_, **__: f"synchronoise: warning: {message}\n"
     sys.exit(status(arguments))
 
@@ -411,10 +448,11 @@ def status(arguments: Sequence[str] | None = None) -> int:
         return _say("out of memory; use fewer --replicas or --tokens, or a smaller --width", 1)
     except KeyboardInterrupt as interrupt:
         return _say(str(interrupt) or "interrupted", 130)
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): give Python's exit something harmless to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        if error.filename is None:
+            # The reader of our output has gone (`| head`), or its disk is full: let Python's exit flush elsewhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1 if isinstance(error, BrokenPipeError) else _say(f"{error.filename or 'output'}: {error.strerror}", 1)
     return 0
 
 

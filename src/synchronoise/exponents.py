@@ -1,0 +1,285 @@
+"""Lyapunov exponents measured on the running flow, next to their closed form (THEORY §6).
+
+The tangent flow v' = DX_{l+1} v of the layer map carries an orthonormal frame, re-orthonormalised at every layer by QR;
+the exponents are the mean rates of log|R_kk|.  To first order log|R_kk| is linear in the noise: a martingale of
+variance κ(1) + κ'(1) per unit of time, which would drown the mean.  Given tokens and frame the noise is symmetric, so
+the odd part of log|R_kk| in the noise has mean zero exactly; what is averaged is the even part,
+
+    ½ log|R_kk(ξ)| + ½ log|R_kk(-ξ)|,
+
+whose fluctuations are smaller by √h.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import schur
+
+from ._arrays import Array, Factor, Float, Key, PRNGKey, Tokens
+from .attention import Attention
+from .config import RunConfig, configure, noise_terms
+from .errors import UserError
+from .model import Transformer, cast, layer_map
+from .noise import MLP, DrawnMLP, Noise, SumNoise, VectorNoise
+from .randomness import Role, replica_keys, role_key, step_key
+from .runs import attention_of
+from .sphere import Start, Uniform, layer_norm, leaders, tangent
+
+FEATURES = 32  # fresh features that simulate the limit in law
+SETTLING = 0.4  # share of the layers in which a random frame turns to the fast directions
+
+
+class Growth(NamedTuple):
+    """Per replica and direction, rates of growth over the counted time, shape (replica, k)."""
+
+    even: np.ndarray  #: without the mean-zero part: its mean estimates the exponents
+    whole: np.ndarray  #: with it: the finite-time exponents
+    time: float  #: the counted time
+
+
+def growth(
+    model: Transformer, start: Start | np.ndarray, *, frame: np.ndarray | None = None, replicas: int = 64, seed: int = 0
+) -> Growth:
+    """Growth rates of the n(d-1) tangent directions of the flow of all tokens.
+
+    ``start`` is a law of tokens or tokens (n, d); equal tokens stay equal, and their tangent vectors do not: the
+    synchronised state is the start with equal rows.  The noise must be a field.  ``frame`` (n(d-1), n, d) holds tangent
+    vectors that begin in the directions of the exponents; else a random frame turns to them in the first 40 % of the
+    layers, which are not counted.  Needs JAX's 64-bit mode (`UserError`).
+
+    >>> import jax, numpy as np
+    >>> from synchronoise import SoftmaxAttention, Transformer
+    >>> model = Transformer(SoftmaxAttention(beta=1.0), None, layers=4000, horizon=20.0)
+    >>> with jax.enable_x64(True):
+    ...     rates = growth(model, np.eye(1, 3).repeat(2, axis=0), replicas=1).even[0]
+    >>> (rates.round(2) + 0.0).tolist()
+    [0.0, 0.0, -1.0, -1.0]
+    """
+    if jax.dtypes.canonicalize_dtype("float64") != "float64":
+        raise UserError("exponents need 64 bits", mend="call jax.config.update('jax_enable_x64', True) first")
+    if model.noise is not None:
+        model.noise.field(jax.random.key(0))  # refuses what is no field: its derivative would have no meaning
+    keys = replica_keys(seed, replicas)
+    if isinstance(start, Start):
+        x = jax.vmap(lambda key: start(role_key(key, Role.START), jnp.dtype("float64")))(keys)
+    else:
+        x = jnp.broadcast_to(layer_norm(jnp.asarray(start, "float64")), (replicas, *np.shape(start)))
+    n, d = x.shape[1:]
+    first = round(SETTLING * model.layers) if frame is None else 0
+    if frame is None:
+        normals = jax.vmap(lambda key: jax.random.normal(role_key(key, Role.COUPLED), (n * (d - 1), n, d), x.dtype))
+        frames = normals(keys)
+    else:
+        frames = jnp.broadcast_to(frame, (replicas, *frame.shape))
+    even, whole = _rates(cast(model, "float64"), x, frames, keys, jnp.asarray(first))
+    time = (model.layers - first) * model.horizon / model.layers
+    return Growth(np.asarray(even) / time, np.asarray(whole) / time, time)
+
+
+class Mirrored(Noise):
+    """The same noise with the other sign: -F ξ at every address.
+
+    >>> import jax, jax.numpy as jnp
+    >>> Mirrored(VectorNoise(0.5)).factor(jax.random.key(0), jnp.eye(2)).tolist()
+    [[-0.5], [-0.5]]
+    """
+
+    noise: Noise
+
+    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
+        return -self.noise.factor(key, x)
+
+    @property
+    def common(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.noise.common
+
+    @property
+    def in_law_only(self) -> bool:
+        return self.noise.in_law_only
+
+    def floor(self, dtype: Any) -> float:
+        return self.noise.floor(dtype)
+
+    @property
+    def route(self) -> str:
+        return self.noise.route
+
+
+@eqx.filter_jit
+def _rates(
+    model: Transformer, x: Float[Array, "r n d"], frames: Float[Array, "r k n d"], keys: Key[Array, " r"], first: Array
+) -> tuple[Float[Array, "r k"], Float[Array, "r k"]]:
+    h = model.horizon / model.layers
+    mirrored = model if model.noise is None else eqx.tree_at(lambda m: m.noise, model, Mirrored(model.noise))
+
+    def one(x: Tokens, frame: Float[Array, "k n d"], key: PRNGKey) -> tuple[Array, Array]:
+        frame = _orthonormal(tangent(x, frame))[0]
+
+        def layer(k: Array, carry: tuple) -> tuple:
+            x, frame, even, whole = carry
+            at = step_key(key, k)
+            after, push = jax.linearize(lambda y: layer_map(at, y, model.drawn(key, k), h), x)
+            _, other = jax.linearize(lambda y: layer_map(at, y, mirrored.drawn(key, k), h), x)
+            minus = _orthonormal(jax.vmap(other)(frame))[1]
+            frame, plus = _orthonormal(jax.vmap(push)(frame))
+            counted = k >= first
+            even, whole = even + counted * 0.5 * (plus + minus), whole + counted * plus
+            if model.merging:
+                after = after[leaders(x)]
+            return after, frame, even, whole
+
+        zero = jnp.zeros(frame.shape[0], x.dtype)
+        return jax.lax.fori_loop(0, model.layers, layer, (x, frame, zero, zero))[2:]
+
+    return jax.vmap(one)(x, frames, keys)
+
+
+def _orthonormal(vectors: Float[Array, "k n d"]) -> tuple[Float[Array, "k n d"], Float[Array, " k"]]:
+    """The QR factors of the vectors: an orthonormal frame, and log|R_kk|."""
+    q, r = jnp.linalg.qr(vectors.reshape(vectors.shape[0], -1).T)
+    return q.T.reshape(vectors.shape), jnp.log(jnp.abs(jnp.diagonal(r)))
+
+
+def exponents_report(given: Mapping[str, object], *, full: bool = False) -> dict[str, Any]:
+    """Measured exponents with standard errors beside the closed form, as plain numbers, fastest first (THEORY §6).
+
+    ``given`` are options of a run (names of `RunConfig`).  Without attention one token is followed, with attention
+    ``tokens`` (3) equal ones: the synchronised state; ``full`` follows the flow of all tokens from a uniform start.
+
+    "finite" is the transformer of so many layers and of this width; "measured" extrapolates it from h = T/L and h/2 to
+    h = 0, where the width no longer matters (THEORY §3), so a narrow one is taken for `width` inf.  "bias" is what the
+    extrapolation may leave, (finite - measured)²/(κ(1)+κ'(1)).  "finite_time" are mean and deviation over replicas
+    of the exponents over one horizon; without attention the fastest deviates by √((κ(1)+κ'(1))/T).
+
+    >>> import jax
+    >>> with jax.enable_x64(True):
+    ...     report = exponents_report({"dim": 3, "replicas": 4, "layers": 8})
+    >>> [round(x, 6) for x in report["closed_form"]], len(report["measured"])
+    ([-0.166667, -0.333333], 2)
+    """
+    config = configure({"attention": "none", "width": "inf", "replicas": 128, **given})
+    noise, speed, slope = _field_of(config)
+    attention = attention_of(config)
+    tokens = config.tokens if full or "tokens" in given else 1 if attention is None else 3
+    pulls = np.zeros(tokens) if attention is None else attention_pulls(config, tokens)
+    layers, horizon = _sizes(config, given, config.dim * (speed + slope), np.abs(pulls).max())
+    start = Uniform(tokens, config.dim) if full else np.eye(1, config.dim).repeat(tokens, axis=0)
+    frame = None if full or config.redraw else synchronised_frame(attention, tokens, config.dim)
+
+    def at(refined: int) -> Growth:
+        model = Transformer(attention, noise, layers=layers * refined, horizon=horizon)
+        seed = (config.seed + refined - 1) % 2**32
+        return growth(model, start, frame=frame, replicas=config.replicas, seed=seed)
+
+    coarse, fine = at(1), at(2)
+    (a, a_se), (b, b_se) = (_mean(g.even) for g in (coarse, fine))
+    measured, error = 2 * b - a, np.sqrt(4 * b_se**2 + a_se**2)
+    order = np.argsort(-measured)
+    scale = (speed + slope) or 1.0
+    exact = None
+    if not (full and attention is not None) and not config.redraw:
+        noisy = ((config.dim - 3) * slope - (config.dim - 1) * speed) / 2 - slope * np.arange(config.dim - 1)
+        exact = np.sort((noisy[:, None] - pulls).ravel())[::-1].tolist()
+    return {
+        "state": "all tokens from a uniform start" if full else "synchronised" if tokens > 1 else "one token",
+        "tokens": tokens,
+        "measured": measured[order].tolist(),
+        "se": error[order].tolist(),
+        "closed_form": exact,
+        "bias": ((a - measured) ** 2 / scale)[order].tolist(),
+        "finite": a[order].tolist(),
+        "finite_se": a_se[order].tolist(),
+        "finite_time": {
+            "horizon": coarse.time,
+            "mean": coarse.whole.mean(axis=0)[order].tolist(),
+            "deviation": coarse.whole.std(axis=0)[order].tolist(),
+            "deviation_closed_form": math.sqrt((speed + slope) / coarse.time) if attention is None else None,
+        },
+        "kaplan_yorke": kaplan_yorke(measured[order]),
+        "scale": scale,
+        "layers": layers,
+        "horizon": horizon,
+        "replicas": config.replicas,
+        "route": "no noise" if noise is None else noise.route,
+    }
+
+
+def synchronised_frame(attention: Attention | None, tokens: int, dim: int) -> np.ndarray:
+    """Tangent vectors at N equal tokens e_1 in the directions of the exponents, shape (N(d-1), N, d).
+
+    There the derivative of the attention is A ⊗ I, A: N×N over the tokens, and that of the noise is I ⊗ J: in the Schur
+    basis of A, times any basis of the tangent space, their products are triangular from the first layer on.
+
+    >>> synchronised_frame(None, 1, 3)[:, 0].tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    x = jnp.eye(1, dim).repeat(tokens, axis=0)
+    modes = np.eye(tokens)
+    if attention is not None:
+        moved = lambda s: tangent(x, attention(layer_norm(x.at[:, 1].set(s))))[:, 1] - s  # noqa: E731
+        modes = schur(np.asarray(jax.jacfwd(moved)(jnp.zeros(tokens))))[1]
+    return np.einsum("im,kd->mkid", modes, np.eye(dim)[1:]).reshape(-1, tokens, dim)
+
+
+def attention_pulls(config: RunConfig, tokens: int) -> np.ndarray:
+    """What attention takes off the exponents of N equal tokens, one number for each mode of the tokens (THEORY §6).
+
+    0 for the centre and a for the N - 1 relative modes; a e^β for unnormalised attention; a(1 - 1/i) for the i-th
+    token of a causal one.  Each holds for all d - 1 directions.
+
+    >>> from synchronoise.config import configure
+    >>> attention_pulls(configure({"attention": "causal", "attention_scale": 2.0}), 3).round(3).tolist()
+    [0.0, 1.0, 1.333]
+    """
+    a, index = config.attention_scale, np.arange(tokens)
+    if config.attention == "causal":
+        return a * (1 - 1 / (1 + index))
+    strength = a * math.exp(config.beta) if config.attention == "unnormalised" else a
+    return np.where(index == 0, 0.0, strength)
+
+
+def kaplan_yorke(spectrum: Sequence[float] | np.ndarray) -> float:
+    """k + (λ_1 + ... + λ_k)/|λ_{k+1}|, k the last sum that is not negative: 0 if λ_1 < 0, all if no sum is negative.
+
+    >>> kaplan_yorke([0.5, -0.25, -1.0])
+    2.25
+    """
+    sums = np.cumsum(spectrum)
+    k = int(np.argmax(sums < 0)) if (sums < 0).any() else len(sums)
+    return float(k + (sums[k - 1] / -spectrum[k] if 0 < k < len(sums) else 0.0))
+
+
+def _field_of(config: RunConfig) -> tuple[Noise | None, float, float]:
+    """The noise as a field that can be differentiated, with κ(1) and κ'(1)."""
+    law = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+    parts, speed, slope = [], 0.0, 0.0
+    for name, sigma in noise_terms(config.noise):
+        if name in ("mlp", "field"):
+            narrow = config.width == "inf" or name == "field"
+            parts.append(DrawnMLP(law, FEATURES if narrow else int(config.width)))
+            speed, slope = speed + law.kernel().kappa_1, slope + law.kernel().dkappa_1
+        elif name == "vector":
+            parts.append(VectorNoise(sigma))
+            speed += sigma**2
+        elif name != "none":
+            raise UserError(f"noise {name!r} is no field: its flow has no tangent", mend="use mlp, field or vector")
+    return None if not parts else parts[0] if len(parts) == 1 else SumNoise(*parts), speed, slope
+
+
+def _sizes(config: RunConfig, given: Mapping[str, object], rate: float, pull: float) -> tuple[int, float]:
+    """Layers and horizon: as given, else a step of 0.05 over all rates, and long enough for attention to settle."""
+    step = 0.05 / (rate + pull)
+    horizon = config.horizon if "horizon" in given else max(200 * step, 15 / pull if pull else 0.0)
+    return (config.layers if "layers" in given else math.ceil(horizon / step)), horizon
+
+
+def _mean(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    deviation = samples.std(axis=0, ddof=1) if len(samples) > 1 else np.zeros(samples.shape[1])
+    return samples.mean(axis=0), deviation / math.sqrt(len(samples))
