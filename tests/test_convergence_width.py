@@ -181,7 +181,9 @@ def test_merged_tokens_stay_merged_in_both_halves(x64):
 
 def test_infinite_width_leaves_the_error_of_the_depth(x64):
     exact = coupled(model(GaussianField(LAW)), Uniform(2, 3), replicas=64)
-    assert exact.error.max() < 1e-20
+    # The square of the floor of a Cholesky factor, where two tokens are nearly collinear; rounding elsewhere.
+    assert exact.error.max() < 1e-15
+    assert np.median(exact.error) < 1e-28
     deeper = [coupled(model(GaussianField(LAW), layers), Uniform(2, 3), refine=8, replicas=64) for layers in (4, 16)]
     assert 2 < deeper[0].error.mean() / deeper[1].error.mean() < 8
 
