@@ -13,7 +13,7 @@ from synchronoise.errors import UserError
 from synchronoise.kernel import Kernel
 from synchronoise.theory import lambda_1, lambda_bar, lambda_bar_prime
 from synchronoise.theory.kolmogorov import PairAccuracyWarning, pair_expectation
-from synchronoise.theory.rates import absorption_probability, stationary_overlap
+from synchronoise.theory.rates import absorption_probability, sharp_rate, stationary_overlap
 from synchronoise.theory.two_point import (
     PairAttention,
     PairLaw,
@@ -192,6 +192,40 @@ def test_quantiles_and_exceedance_invert_each_other():
     for level, rho in zip((0.2, 0.5, 0.9), quantiles[1], strict=True):
         above = pair_expectation(kernel, "exceedance", [4.0], threshold=float(rho)).mean[0]
         assert abs(above - (1 - level)) < 1e-6
+
+
+@pytest.mark.parametrize(("name", "dim", "sigma", "power"), [("sigmoid", 64, 0.0, 0.0), ("relu", 5, 0.1, 1.5)])
+def test_energies_keep_their_digits_however_small(name, dim, sigma, power):
+    law = kernel_law(Kernel(name, dim, sigma, sigma))
+    rate = sharp_rate(law).rate
+    times = np.array([40.0, 80.0, 160.0, 240.0]) / -rate
+    energy = pair_expectation(law, "energy", times)
+    assert energy.mean[-1] < 1e-100
+    relative = energy.error / energy.mean
+    assert (relative < [1e-6, 1e-6, 1e-4, 1e-2]).all()
+    # what is left of log E - (rate t - power log t) tends to a constant, like 1/t where there is a power
+    rest = np.log(energy.mean) - rate * times + power * np.log(times)
+    assert (np.abs(np.diff(rest)) < relative[1:] + (1e-6 if power == 0 else 0.2)).all()
+    alone = pair_expectation(law, "energy", times[1:2])
+    assert abs(alone.mean[0] - energy.mean[1]) < 5 * (alone.error[0] + energy.error[1])
+
+
+def test_log_distances_beyond_the_grid_are_not_trusted():
+    kernel = Kernel("relu", 5, 0.1, 0.1)
+    with pytest.warns(PairAccuracyWarning, match="accurate to about"):
+        far = pair_expectation(kernel, "log_distance", [1000.0, 1e4], 0.3)
+    assert far.error[0] < 1e-6
+    assert far.error[1] > abs(far.mean[1] - lambda_1(kernel) * 1e4)
+
+
+def test_a_barely_attracting_end_is_not_trusted_to_keep_what_it_gets():
+    law = kernel_law(Kernel("sin:4.45", 64))
+    assert law.ends[0].kind == law.ends[1].kind == "attracting"
+    with pytest.warns(PairAccuracyWarning, match="accurate to about"):
+        result = pair_expectation(law, "overlap", [1e6], 0.3)
+    # the chance to come back from the last state of the grid, e^{-2 |μ| y / s} there and back
+    end = law.ends[0]
+    assert result.error[0] > 0.5 * np.exp(-4 * 290 * abs(end.exponent) / end.variance)
 
 
 def test_uniform_start_moments():

@@ -80,9 +80,12 @@ class Chain:
         """The states other than the ends that keep what reaches them."""
         return slice(1 if self.kept[0] else 0, self.y.size - (1 if self.kept[1] else 0))
 
-    def step(self, probabilities: np.ndarray, tau: float) -> np.ndarray:
-        """p e^{τQ}, by the Padé approximant."""
-        diagonal = -tau * (self.up + self.down)
+    def step(self, probabilities: np.ndarray, tau: float, rate: float = 0.0) -> np.ndarray:
+        """p e^{τQ} = e^{rτ} p e^{τ(Q-r)}, by the Padé approximant at the second form, r = `rate`.
+
+        It is accurate near 0: for a mean that decays like e^{rt} the second form keeps its digits however small it is.
+        """
+        diagonal = -tau * (self.up + self.down + rate)
         lower, upper = tau * self.up[:-1], tau * self.down[1:]  # of the transposed generator
         total = np.zeros_like(probabilities)
         for pole, residue in zip(POLES, RESIDUES, strict=True):
@@ -92,7 +95,7 @@ class Chain:
             else:
                 solution = _solve_complex(lower + 0j, diagonal - pole, upper + 0j, probabilities + 0j)[3]
                 total += 2 * (residue * solution).real
-        return total
+        return np.exp(rate * tau) * total
 
 
 def build_chain(
@@ -143,30 +146,48 @@ def _bernoulli(x: np.ndarray) -> np.ndarray:
 
 
 def reach_of(
-    law: PairLaw, start: float = 0.0, horizon: float | None = None, *, follow: bool = False
+    law: PairLaw, start: float = 0.0, horizon: float | None = None, *, power: float | None = None
 ) -> tuple[float, float]:
     """How far the grid must go on both sides of y = 0.
 
     Without a `horizon`, so far that at most `LOST` comes back from beyond, or stays there.  With one, as far as
-    paths get that are back in the middle at the horizon, however rare: those carry a decaying mean.
-    `follow` also keeps the typical path to an attracting end on the grid.
+    paths get that are back in the middle at the horizon, however rare: those carry a decaying mean.  With
+    `power` it also holds the paths that carry E|x-y|^power (0: the typical ones).
     """
-    left, right = (_reach(end, abs(start), horizon, follow) for end in law.ends)
+    left, right = (_reach(end, abs(start), horizon, power) for end in law.ends)
     return max(left, 2.0 - start), max(right, 2.0 + start)
 
 
-def _reach(end: End, start: float, horizon: float | None, follow: bool) -> float:
+def _reach(end: End, start: float, horizon: float | None, power: float | None) -> float:
     if end.kind in ENTERED:
         # The tail beyond is summed into the last state: what is lost is f's variation there, 1 - |ρ| = 1e-9.
         return min(10.5 + 0.5 * max(0.0, -np.log(end.separation)), LONGEST)
     exponent, variance = abs(end.exponent), end.variance
     if horizon is not None:
-        # Paths that return spread like driftless ones.
-        travelled = max(start, 18.0) + 7 * np.sqrt(variance * horizon) + (exponent * horizon if follow else 0.0)
-        return min(travelled, LONGEST)
+        # Paths that return spread like driftless ones; weighted with |x-y|^power they drift `power` variances slower.
+        drift = 0.0 if power is None else abs(end.exponent + power * variance)
+        return min(max(start, 18.0) + 7 * np.sqrt(variance * horizon) + drift * horizon, LONGEST)
     # The chance to return from beyond an attracting end, and the mass beyond a repelling one, fall like
     # e^{-2 |exponent| / variance * distance}.
     return min(max(18.0, -np.log(LOST) * variance / (2 * exponent)), LONGEST) if exponent > 0 else LONGEST
+
+
+def cut_off(end: End, reach: float, times: np.ndarray) -> np.ndarray:
+    """The chance that a path goes beyond `reach` at an end and is back in time: what the grid leaves out.
+
+    There and back within t has the weight e^{-2 reach²/(st) - μ²t/(2s)}, largest at t = 2 reach/|μ|.
+
+    >>> import numpy as np
+    >>> cut_off(End("attracting", -0.1, 1.0), 290.0, np.array([1e9])).round(27)
+    array([6.e-26])
+    """
+    if end.kind in ENTERED:
+        return np.zeros_like(times)
+    exponent, variance = abs(end.exponent), end.variance
+    longest = 2 * reach / exponent if exponent > 0 else np.inf
+    within = np.minimum(times, longest)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.exp(-2 * reach * (reach / (variance * within)) - exponent**2 * within / (2 * variance))
 
 
 def uniform_weights(y: np.ndarray, dim: int) -> np.ndarray:
@@ -185,11 +206,12 @@ def romberg(
     absolute: float,
     relative: float = np.inf,
     first: np.ndarray | None = None,
+    levels: int = LEVELS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The limit of at(h) as h -> 0 for an error series in h², and an estimate of what is left.
 
     h starts at `spacing` (where the value may be known already, `first`) and halves until the extrapolation
-    moves by at most `absolute` and at most `relative` times its size, or `LEVELS` are used up.
+    moves by at most `absolute` and at most `relative` times its size, or `levels` spacings are used up.
 
     >>> import numpy as np
     >>> value, error = romberg(lambda h: np.array([1 + h**2 - h**4]), 0.1, 1e-12)
@@ -198,7 +220,7 @@ def romberg(
     """
     row = [at(spacing) if first is None else first]
     error = np.full_like(row[0], np.inf)
-    for level in range(1, LEVELS):
+    for level in range(1, levels):
         fresh = [at(spacing / 2**level)]
         for k, coarse in enumerate(row, start=1):
             fresh.append(fresh[-1] + (fresh[-1] - coarse) / (4**k - 1))
@@ -209,10 +231,10 @@ def romberg(
 
 
 def settled(error: np.ndarray, values: np.ndarray, absolute: float, relative: float) -> bool:
-    """Whether every error is at most `absolute` and, down to 1e-12 of that, at most `relative` times its value."""
+    """Whether every error is at most `absolute` and, down to 1e-42 of that, at most `relative` times its value."""
     if np.isinf(relative):
         return bool((error <= absolute).all())
-    return bool((error <= np.clip(relative * np.abs(values), 1e-12 * absolute, absolute)).all())
+    return bool((error <= np.clip(relative * np.abs(values), 1e-42 * absolute, absolute)).all())
 
 
 def time_mesh(times: np.ndarray, growth: float) -> np.ndarray:

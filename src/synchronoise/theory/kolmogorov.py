@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr
 
 from synchronoise.errors import UserError, did_you_mean
 from synchronoise.kernel import Kernel, Real
 from synchronoise.theory.chain import (
+    LEVELS,
+    LONGEST,
     Chain,
     build_chain,
+    cut_off,
     first_spacing,
     reach_of,
     romberg,
@@ -25,7 +29,9 @@ from synchronoise.theory.two_point import PairLaw, gaps, kernel_law
 GROWTHS = (0.5, 0.25, 0.12, 0.06, 0.03)  # relative lengths of time steps tried in turn
 ABSOLUTE = 1e-8  # accuracy aimed at, in units of the largest value of the observable
 RELATIVE = 1e-6  # and in units of the mean itself, where the observable vanishes at synchrony
+BUDGET = 6e6  # states times steps on the finest grid tried: about a second
 PROMISED = 1e-6  # a larger error, in units of the largest value, is warned about
+VANISHING = {"log_distance": 0.0, "energy": 2.0, "distance2": 2.0}  # like |x-y| to this power at synchrony
 OBSERVABLES = ("overlap", "distance2", "log_distance", "energy", "exceedance", "quantiles")
 
 Functional = Callable[[Chain, np.ndarray], np.ndarray]
@@ -85,8 +91,7 @@ def pair_expectation(
         ordered,
         rho0,
         size,
-        decaying=observable in ("energy", "distance2"),
-        follow=observable == "log_distance",
+        power=VANISHING.get(observable) if isinstance(observable, str) else None,
     )
     worst = float(np.max(error))
     if not worst <= PROMISED * size:
@@ -141,18 +146,20 @@ def _solve(
     rho0: Real | None,
     size: float,
     *,
-    decaying: bool,
-    follow: bool,
+    power: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values at the increasing times: time steps refined on the coarsest grid, then Romberg in the spacing."""
     anchor = 0.0 if rho0 is None or abs(rho0) == 1 else -float(np.arctanh(rho0))
-    reach = reach_of(law, anchor, float(times[-1]), follow=follow)
-    coarsest = first_spacing(law.dim)
+    coarsest, decaying = first_spacing(law.dim), bool(power)
+    left, right = reach_of(law, anchor, float(times[-1]), power=power)
+    # Every spacing ends at the same two nodes: what depends on them is smooth in the spacing.
+    whole = np.ceil(np.array([left + anchor, right - anchor]) / coarsest) - 1e-6
+    reach = (coarsest * whole[0] - anchor, coarsest * whole[1] + anchor)
     absolute, relative = ABSOLUTE * size, RELATIVE if decaying else np.inf
 
     def at(spacing: float, growth: float) -> np.ndarray:
         chain = build_chain(law, spacing=spacing, anchor=anchor, reach=reach, positive=False)
-        return _read(chain, functional, times, _start(chain, law.dim, anchor, rho0), growth)
+        return _read(chain, functional, times, _start(chain, law.dim, anchor, rho0), growth, decaying)
 
     values, growth = at(coarsest, GROWTHS[0]), GROWTHS[0]
     time_error = np.full_like(values, np.inf)
@@ -161,8 +168,18 @@ def _solve(
         time_error, values = np.abs(finer - values), finer
         if settled(time_error, values, absolute, relative):
             break
-    values, error = romberg(lambda spacing: at(spacing, growth), coarsest, absolute, relative, first=values)
-    return values, error + time_error
+    work = (whole.sum() + 1) * time_mesh(times[times > 0], growth).size if times[-1] > 0 else 1.0
+    levels = int(np.clip(np.log2(BUDGET / work) + 1, 3, LEVELS))
+    values, error = romberg(
+        lambda spacing: at(spacing, growth), coarsest, absolute, relative, first=values, levels=levels
+    )
+    lost = size * sum(cut_off(end, far - abs(anchor), times) for end, far in zip(law.ends, reach, strict=True))
+    if power == 0:
+        # log|x-y| of what went beyond the grid is off by how far it went.
+        end, travelled = law.ends[0], abs(law.ends[0].exponent) * times
+        spread = np.sqrt(end.variance * times) + 1.0
+        lost = lost + travelled * ndtr((travelled + abs(anchor) - reach[0]) / spread)
+    return values, error + time_error + (lost + size * np.exp(-2 * LONGEST))[:, None]
 
 
 def _start(chain: Chain, dim: int, anchor: float, rho0: Real | None) -> np.ndarray:
@@ -175,19 +192,26 @@ def _start(chain: Chain, dim: int, anchor: float, rho0: Real | None) -> np.ndarr
 
 
 def _read(
-    chain: Chain, functional: Functional, times: np.ndarray, probabilities: np.ndarray, growth: float
+    chain: Chain, functional: Functional, times: np.ndarray, probabilities: np.ndarray, growth: float, decaying: bool
 ) -> np.ndarray:
-    rows, now = {}, 0.0
-    if times[0] == 0:
-        rows[0.0] = functional(chain, probabilities)
+    now, rate, value = 0.0, 0.0, functional(chain, probabilities)
+    rows = {now: value}
     positive = times[times > 0]
     wanted = set(positive.tolist())
     for t in time_mesh(positive, growth) if positive.size else ():
-        probabilities = chain.step(probabilities, t - now)
+        probabilities = chain.step(probabilities, t - now, rate)
+        if decaying or t in wanted:
+            before, value = value, functional(chain, probabilities)
+            rows[t] = value
+            if decaying:
+                rate = _decay(before[0], value[0]) / (t - now)
         now = t
-        if t in wanted:
-            rows[t] = functional(chain, probabilities)
     return np.array([rows[t] for t in times.tolist()])
+
+
+def _decay(before: float, now: float) -> float:
+    """log(now/before) where that is a true decay, 0 where it may be rounding."""
+    return float(np.log(now / before)) if 0 < now < (1 - 1e-6) * before else 0.0
 
 
 def _edges(chain: Chain, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
