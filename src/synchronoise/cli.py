@@ -266,6 +266,74 @@ def exponents(
 
 
 @app.command
+def clusters(
+    *,
+    flags: RunFlags = RunFlags(),
+    delta: Annotated[float, Parameter(help="Tokens at angles below it are in one cluster.")] = 0.1,
+    gram_rank: Annotated[bool, Parameter(help="Also the rank of the Gram matrix.", negative=())] = False,
+    out: Annotated[Path, Parameter(help="The result; a figure goes beside it.")] = Path("clusters.nc"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Count clusters against time: sizes, times to two and to one, antipodal pairs, attractor, as one JSON object."""
+    from synchronoise.clusters import count_clusters
+    from synchronoise.config import configure
+
+    allow_dtype(configure(given(flags)).dtype)
+    result = count_clusters(given(flags), out, delta=delta, gram_rank=gram_rank, overwrite=overwrite, progress=True)
+    report(result, as_json=True)
+
+
+@app.command
+def compare(
+    what: Literal["noises"],
+    /,
+    *,
+    flags: RunFlags = RunFlags(),
+    noises: Annotated[str, Parameter(help="Comma-separated: mlp, field, private, vector, values.")] = (
+        "mlp,private,vector,values"
+    ),
+    delta: Annotated[float, Parameter(help="Tokens at angles below it are in one cluster.")] = 0.1,
+    out: Annotated[Path, Parameter(help="The result; a figure goes beside it.")] = Path("compare.nc"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Run the same start and attention under several noises of one speed; energies beside the theory, as JSON.
+
+    Parameters
+    ----------
+    what
+        noises.
+    """
+    from synchronoise.compare import compare_noises
+    from synchronoise.config import configure
+
+    allow_dtype(configure(given(flags)).dtype)
+    names = noises.split(",")
+    report(compare_noises(given(flags), out, noises=names, delta=delta, overwrite=overwrite, progress=True), True)
+
+
+@app.command
+def escape(
+    *,
+    flags: RunFlags = RunFlags(),
+    strengths: Annotated[str, Parameter(help="Of the noise, comma-separated.")] = "0.5,1,2",
+    settle: Annotated[float, Parameter(help="Time of attention alone before the noise begins.")] = 15.0,
+    delta: Annotated[float, Parameter(help="Tokens at angles below it are in one cluster.")] = 0.3,
+    out: Annotated[Path, Parameter(help="The result; a figure goes beside it.")] = Path("escape.nc"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Escape times from the metastable clusters of attention alone, for several strengths of the noise, as JSON.
+
+    Defaults here: dim 2, beta 7, 32 tokens, width 16, 1000 layers, horizon 20.
+    """
+    from synchronoise.config import configure
+    from synchronoise.escape import escapes
+
+    allow_dtype(configure(given(flags)).dtype)
+    chosen = {"strengths": numbers("strengths", strengths), "settle": settle, "delta": delta}
+    report(escapes(given(flags), out, **chosen, overwrite=overwrite, progress=True), as_json=True)
+
+
+@app.command
 def init(path: Path, /, *, flags: RunFlags = RunFlags(), overwrite: Overwrite = False) -> None:
     """Write a commented file that describes a run, for `synchronoise simulate`.
 
