@@ -3,6 +3,14 @@
 import jax
 import pytest
 
+from synchronoise.progress import Progress
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch):
+    """However slow the machine is, what a test reads on stderr is not progress."""
+    monkeypatch.setattr(Progress, "seconds_between_lines", float("inf"))
+
 
 @pytest.fixture
 def x64():

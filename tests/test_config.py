@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synchronoise.config import ATTENTIONS, NOISES, RunConfig, configure, read_toml, to_toml
+from synchronoise.config import ATTENTIONS, LARGEST, NOISES, RunConfig, configure, read_toml, to_toml
 from synchronoise.errors import UserError
 from synchronoise.options import OPTIONS
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
-positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
-nonnegative = st.floats(min_value=0, allow_infinity=False)
-count = st.integers(1, 2**62)
+finite = st.floats(-LARGEST, LARGEST)
+positive = st.floats(0, LARGEST, exclude_min=True)
+nonnegative = st.floats(0, LARGEST)
+count = st.integers(1, LARGEST)
 
 VALUES = st.fixed_dictionaries(
     {},
     optional={
         "activation": st.sampled_from(["relu", "tanh", "sin:4.6", "gelu", "leaky_relu:0.1"]),
-        "dim": st.integers(2, 2**62),
+        "dim": st.integers(2, LARGEST),
         "sigma_u": nonnegative,
         "sigma_w": nonnegative,
         "beta": finite,
@@ -86,6 +86,27 @@ def test_any_text_as_a_file_is_one_line(tmp_path_factory, text):
     one_line_or_a_config(lambda: configure(read_toml(path), source=path.name))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"layers": 2**31}, {"dim": 10**400}, {"redraw": 10**20}, {"sigma_u": 1e200}, {"attention_scale": -1e25},
+        {"noise": "mlp+private:1e300"}, {"activation": "sin:1e300"}, {"activation": "-1e300*relu"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_number_that_no_loop_could_take_is_one_line(values):
+    (name,) = values
+    with pytest.raises(UserError, match=f"{name}.*expected no number beyond 2147483647") as caught:
+        configure(values)
+    assert "\n" not in str(caught.value)
+    assert configure({"layers": LARGEST, "activation": "-2*sin:4.6"}).layers == LARGEST
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    (tmp_path / "run.toml").write_text("dim = 3", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "run.toml") == {"dim": 3}
+
+
 def test_infinite_width_in_every_spelling():
     assert {configure({"width": width}).width for width in ("inf", math.inf)} == {"inf"}
     assert configure(tomllib.loads("width = inf")).width == "inf"
@@ -129,6 +150,9 @@ def test_an_unknown_name_is_answered_with_the_known_one(name, value, meant):
         (b"\xff\xfe", "not a text file"),
         (b"dim = ", "is not TOML"),
         (b"dim 3", "is not TOML"),
+        (b"dim = 3\ndim = 4", "is not TOML"),
+        (b"dim = " + b"9" * 5000, "is not TOML"),
+        (b"dim = " + b"[" * 100_000, "is not TOML"),
     ],
 )
 def test_an_unreadable_file_is_one_line(tmp_path, content, message):

@@ -9,7 +9,7 @@ from synchronoise import Energy, LargestDistance, LogDistance, MeanOverlap, Over
 def test_energy_by_its_definition(x64):
     x = uniform_tokens(6, 4, dtype="float64")
     weights = np.random.default_rng(0).dirichlet(np.ones(6))
-    for beta in (0.3, 1.0, 9.0):
+    for beta in (0.3, 1.0, 9.0, -0.3, -9.0, 0.0):
         direct = 0.5 * weights @ (np.exp(beta) - np.exp(beta * x @ x.T)) @ weights
         assert energy(jnp.asarray(x), beta, jnp.asarray(weights)) == pytest.approx(direct, rel=1e-12)
     uniform = 0.5 * np.mean(np.exp(1.0) - np.exp(x @ x.T))
@@ -22,6 +22,12 @@ def test_energy_of_nearly_merged_tokens_keeps_its_digits(x64):
     # two ordered pairs of weight 1/4: E = ½·½·(e^β - e^{βρ}) = ¼ e^β β angle²/2
     assert energy(x, 2.0) == pytest.approx(0.25 * np.exp(2.0) * 2.0 * angle**2 / 2, rel=1e-9)
     assert energy(jnp.tile(x[:1], (3, 1)), 2.0) == 0
+
+
+@pytest.mark.parametrize("beta", [-88.0, -50.0, 50.0, 88.0])
+def test_energy_overflows_no_sooner_than_its_value(beta):
+    """In float32, antipodal tokens: ¼·2·½(e^β - e^{-β})·... = sinh(β)/2, e^88 being the last that fits."""
+    assert energy(jnp.array([[1.0, 0.0], [-1.0, 0.0]]), beta) == pytest.approx(np.sinh(beta) / 2, rel=1e-4)
 
 
 def test_overlap_statistics(x64):

@@ -127,20 +127,20 @@ def test_another_chunk_may_continue(tmp_path, monkeypatch, job, whole):
 
 
 def test_what_is_not_finite_stops_the_run_there(tmp_path, capsys):
-    """Unnormalised attention at β = 300 overflows float32 (e^{89} does) at once; the noise is not to blame."""
+    """Unnormalised attention at β = 88 overflows float32 (e^{89} does) at once; the noise is not to blame."""
     out = tmp_path / "run.nc"
     flags = ["--dim", "4", "--tokens", "3", "--layers", "6", "--replicas", "2", "--chunk", "1", "--out", str(out)]
-    assert cli.status(["simulate", "--attention", "unnormalised", "--beta", "300", *flags]) == 1
+    assert cli.status(["simulate", "--attention", "unnormalised", "--beta", "88", *flags]) == 1
     said = capsys.readouterr().err
     assert said.startswith("synchronoise: the attention is not finite in replica 0 at layer 1; ")
-    assert "good up to layer 0 (attention = unnormalised, beta = 300.0, attention_scale = 1.0)" in said
+    assert "good up to layer 0 (attention = unnormalised, beta = 88.0, attention_scale = 1.0)" in said
     assert said.count("\n") == 1
     checkpoint, _ = load(f"{out}.partial", kind="checkpoint")
     assert checkpoint.attrs["rows"] == 1
     assert np.isfinite(checkpoint["state"]).all()
     assert not out.exists()
     assert cli.status(["show", f"{out}.partial"]) == 0
-    assert "--beta 300.0" in capsys.readouterr().out
+    assert "--beta 88.0" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_one_line(tmp_path):
@@ -152,7 +152,9 @@ def test_a_full_disk_is_one_line(tmp_path):
     flags = ["--tokens", "50", "--dim", "8", "--width", "8", "--layers", "20", "--chunk", "1", "--save-tokens"]
     arguments = ["simulate", *flags, "--replicas", "4", "--out", str(tmp_path / "run.nc")]
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert (done.returncode, done.stdout) == (1, "")
+    # on a slow machine lines of progress come before it
+    assert [line for line in done.stderr.splitlines() if not line.startswith("simulate: ")][1:] == []
     assert "cannot write" in done.stderr
     assert os.listdir(tmp_path) == ["run.nc.partial"]
     assert load(tmp_path / "run.nc.partial", kind="checkpoint")[0].attrs["rows"] > 0

@@ -181,6 +181,7 @@ def test_a_pickled_token_file_runs_no_code(tmp_path, monkeypatch, capsys):
         (["--horizon", "-1"], "horizon: got -1.0, expected a finite number > 0"),
         (["--sigma-u", "-0.1"], "sigma_u: got -0.1, expected a finite number >= 0"),
         (["--sigma-w", "nan"], "sigma_w: got nan, expected a finite number >= 0"),
+        (["--beta", "100"], "beta: got 100.0, expected at most 88 in size for float32"),
         (["--beta", "inf"], "beta: got inf, expected a finite number"),
         (["--activation", "rellu"], "did you mean 'relu'?"),
         (["--attention", "softmx"], "did you mean 'softmax'?"),
@@ -228,6 +229,47 @@ def test_an_output_is_never_overwritten_unasked(tmp_path, capsys):
     out.write_text("somebody's notes")
     assert cli.status(["simulate", *SMALL_FLAGS, "--out", str(out), "--overwrite"]) == 2
     assert out.read_text() == "somebody's notes"
+
+
+def test_a_picture_of_somebody_is_not_overwritten_by_resuming(tmp_path, capsys):
+    out, picture = tmp_path / "run.nc", tmp_path / "run.png"
+    picture.write_text("somebody's picture")
+    assert cli.status(["simulate", *SMALL_FLAGS, "--out", str(out), "--resume"]) == 2
+    assert "run.png exists" in capsys.readouterr().err
+    picture.unlink()
+    for _ in range(2):  # what is complete is drawn again
+        assert cli.status(["simulate", *SMALL_FLAGS, "--out", str(out), "--resume"]) == 0
+
+
+@pytest.mark.parametrize("beta", ["-88", "88"])
+def test_extreme_temperatures_give_numbers(tmp_path, capsys, beta):
+    assert cli.status(["simulate", *SMALL_FLAGS, "--beta", beta, "--json", "--out", str(tmp_path / "run.nc")]) == 0
+    said = capsys.readouterr()
+    assert np.isfinite(json.loads(said.out)["energy_end"])
+    assert said.err == ""
+
+
+def test_a_start_that_is_no_number_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runs.Clusters, "__call__", lambda self, key, dtype: np.nan * np.ones((6, 4), dtype))
+    assert cli.status(["simulate", *SMALL_FLAGS, "--start", "clusters", "--out", str(tmp_path / "run.nc")]) == 1
+    assert "the start is not finite in replica 0 at layer 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--out", "x" * 300 + ".nc"], ["--start", "x" * 300 + ".npy"]])
+def test_a_name_the_system_refuses_is_one_line(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert cli.status(["simulate", *SMALL_FLAGS, *arguments]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "File name too long" in said
+
+
+def test_a_token_file_whose_name_is_no_text_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"\xff.npy")
+    np.save(name, np.eye(4))
+    assert cli.status(["simulate", "--start", name]) == 2
+    assert "expected a file name in UTF-8" in capsys.readouterr().err
 
 
 def test_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):

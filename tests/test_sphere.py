@@ -28,6 +28,13 @@ def test_layer_norm_is_radial_and_tangent_is_orthogonal(x64):
     np.testing.assert_allclose(layer_norm(3.0 * v), x, atol=1e-15)
 
 
+@pytest.mark.parametrize("length", [1e25, 1e-25])
+def test_a_length_whose_square_does_not_fit_is_no_number(length):
+    """In float32; dividing by an infinite length would give a token that is zero, and finite."""
+    assert np.isnan(layer_norm(jnp.array([[length, length]]))).all()
+    np.testing.assert_allclose(layer_norm(jnp.array([[1e18, 0.0], [1e-18, 0.0]])), [[1.0, 0.0]] * 2)
+
+
 def test_chords_keep_what_a_dot_product_loses(x64):
     angle = 1e-11
     x = jnp.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)]])

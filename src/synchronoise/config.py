@@ -7,6 +7,7 @@ file, from flags, or from both (flags win), and it is what a result stores to sa
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ ATTENTIONS = ("softmax", "unnormalised", "l2", "sinkhorn", "causal", "multihead"
 NOISES = ("mlp", "field", "private", "vector", "values", "none")
 WITH_DEVIATION = ("private", "vector", "values")
 TOKEN_FILES = (".npy", ".csv")
+# The compiled loop counts in 32 bits, and the square of this still fits float32.
+LARGEST = 2**31 - 1
 
 
 def _option(name: str, **limits: Any) -> Any:
@@ -87,6 +90,8 @@ class RunConfig(BaseModel):
     @classmethod
     def _activation(cls, value: str) -> str:
         activation(value)
+        for number in re.findall(r"(?:^|(?<=:))[-+.\d][^*:]*", value):  # 2*sin:4.6
+            _small_enough("activation", value, float(number))
         return value
 
     @field_validator("attention")
@@ -103,7 +108,11 @@ class RunConfig(BaseModel):
     @field_validator("start")
     @classmethod
     def _start(cls, value: str) -> str:
-        return value if value.endswith(TOKEN_FILES) else _known("start", value, STARTS)
+        if not value.endswith(TOKEN_FILES):
+            return _known("start", value, STARTS)
+        if value != value.encode(errors="replace").decode():
+            raise UserError("start", got=value, expected="a file name in UTF-8", mend="rename the file")
+        return value
 
     @property
     def step(self) -> float:
@@ -115,6 +124,11 @@ def _known(what: str, name: str, names: tuple[str, ...]) -> str:
     if name not in names:
         raise UserError(f"unknown {what} {name!r}", mend=did_you_mean(name, names))
     return name
+
+
+def _small_enough(what: str, got: object, number: int | float) -> None:
+    if LARGEST < abs(number) < math.inf:
+        raise UserError(what, got=got, expected=f"no number beyond {LARGEST}", mend="use a smaller one")
 
 
 def noise_terms(text: str) -> list[tuple[str, float]]:
@@ -133,6 +147,7 @@ def noise_terms(text: str) -> list[tuple[str, float]]:
             sigma = float(number) if colon else 1.0
         except ValueError:
             sigma = math.nan
+        _small_enough(f"noise {term!r}", number, sigma)
         if not (math.isfinite(sigma) and sigma >= 0):
             raise UserError(f"noise {term!r}", got=number, expected="a finite number >= 0", mend=f"e.g. {name}:0.3")
         if colon and name not in WITH_DEVIATION:
@@ -156,6 +171,10 @@ def configure(values: Mapping[str, object], *, source: str = "") -> RunConfig:
     for key in values:
         if key not in OPTIONS:
             raise UserError(f"unknown key {key!r}{where}", mend=did_you_mean(key, OPTIONS))
+    for name, value in values.items():
+        # `seed` has a bound of its own, and 10^400 is no float
+        if name != "seed" and isinstance(value, int | float):
+            _small_enough(f"{name}{where}", value, value)
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as failure:
@@ -183,12 +202,12 @@ def read_toml(path: str | Path) -> dict[str, object]:
     synchronoise.errors.UserError: cannot read missing.toml: No such file or directory; ...
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as failure:
         raise UserError(f"cannot read {path}: {failure.strerror}", mend="`synchronoise init` writes one") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a text file", mend="`synchronoise init` writes a template") from None
-    except tomllib.TOMLDecodeError as failure:
+    except (ValueError, RecursionError) as failure:  # also a number of 5000 digits, and lists 1000 deep
         raise UserError(f"{path} is not TOML: {failure}", mend='a line reads key = value, text in "quotes"') from None
 
 

@@ -173,4 +173,5 @@ def cast(tree: Any, dtype: Any) -> Any:
             return jnp.asarray(value, jnp.int32)
         return jnp.asarray(value, dtype) if isinstance(value, float | np.ndarray | jax.Array) else value
 
-    return jax.tree.map(leaf, tree)
+    with np.errstate(over="ignore"):  # what overflows the dtype stops the run, in words
+        return jax.tree.map(leaf, tree)

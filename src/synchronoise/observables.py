@@ -50,8 +50,10 @@ def energy(x: Tokens, beta: float | Array, weights: Weights | None = None) -> Sc
     """
     n = x.shape[0]
     w = jnp.full(n, 1 / n, x.dtype) if weights is None else weights
-    # e^β - e^{β(1-ε)} = -e^β expm1(-βε)
-    return -0.5 * jnp.exp(jnp.asarray(beta, x.dtype)) * (w @ jnp.expm1(-beta * half_square_chords(x)) @ w)
+    beta, distance = jnp.asarray(beta, x.dtype), half_square_chords(x)
+    # e^β - e^{β(1-ε)} = -sign(β) e^top expm1(-|β|ε), top the larger exponent: nothing overflows before the energy does.
+    top = beta - jnp.minimum(beta, 0) * distance
+    return -0.5 * jnp.sign(beta) * (w @ (jnp.exp(top) * jnp.expm1(-jnp.abs(beta) * distance)) @ w)
 
 
 class Energy(Observable):

@@ -24,7 +24,7 @@ def draw_run(config: RunConfig, dataset: xr.Dataset, path: str | Path) -> None:
     (`predicted_energy`); the histogram of all overlaps, and quantiles of the first replica.
     Raises `RunError` when the file cannot be written.
     """
-    energy = dataset["energy"]
+    energy = dataset["energy"].astype(float)  # float32 has no room for squares of e^88
     shown = dataset.sel(quantile=DRAWN_QUANTILES).assign(
         energy_mean=energy.mean("replica"), overlap_share=dataset["overlap_histogram"].mean("replica")
     )

@@ -48,6 +48,8 @@ ATTENTIONS = {
 }
 # A float64 file of unit rows is within this of length 1, a float32 one is not far from it.
 UNIT_LENGTH_TOLERANCE = 1e-6
+# Energies are about e^|β|: they fit the dtype, and the squares of their deviations float64.
+LARGEST_BETA = {"float32": 88, "float64": 350}
 
 
 class Job(NamedTuple):
@@ -87,6 +89,13 @@ def prepare(values: Mapping[str, object], *, source: str = "") -> Job:
 
 def _job(config: RunConfig, rows: np.ndarray | None) -> Job:
     model = Transformer(attention_of(config), noise_of(config), layers=config.layers, horizon=config.horizon)
+    if abs(config.beta) > LARGEST_BETA[config.dtype]:
+        raise UserError(
+            "beta",
+            got=config.beta,
+            expected=f"at most {LARGEST_BETA[config.dtype]} in size for {config.dtype}: energies are about e^beta",
+            mend="use float64 or a smaller one",
+        )
     if config.layers % config.every:
         raise UserError("every", got=config.every, expected=f"a divisor of layers = {config.layers}", mend="use 1")
     return Job(config, model, _start(config) if rows is None else rows)
@@ -165,10 +174,11 @@ def _simulate(job: Job, **how: Any) -> xr.Dataset:
         )
     except NotFiniteError as failure:
         names = {
+            "start": ("start", "spread"),
             "attention": ("attention", "beta", "attention_scale"),
             "noise": ("noise", "activation", "sigma_u", "sigma_w"),
         }
-        at = ", ".join(f"{name} = {getattr(config, name)}" for name in names.get(failure.part, ()))
+        at = ", ".join(f"{name} = {getattr(config, name)}" for name in names[failure.part])
         raise RunError(f"{failure} ({at}); more layers, smaller values or float64 may help") from None
     except jax.errors.JaxRuntimeError as failure:
         if "RESOURCE_EXHAUSTED" not in str(failure):
@@ -278,7 +288,7 @@ def produce(
     Returns the mean energy and the median overlap at both ends of the run, with their standard errors.
     """
     picture = Path(out).with_suffix(".png")
-    if picture.exists() and not (overwrite or resume):
+    if picture.exists() and not (overwrite or (resume and Path(out).exists())):
         raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
     dataset = run(job, out, overwrite=overwrite, resume=resume, progress=progress)
     draw_run(job.config, dataset, picture)

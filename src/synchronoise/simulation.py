@@ -31,7 +31,7 @@ class FloorWarning(UserWarning):
 
 
 class NotFiniteError(RunError):
-    """A run stopped because the ``part`` of the model ("attention" or "noise") gave something that is no number."""
+    """A run stopped because its ``part`` ("start", "attention" or "noise") gave something that is no number."""
 
     def __init__(self, replica: int, layer: int, part: str, good: int):
         self.part = part
@@ -189,7 +189,7 @@ def _first_failure(model: Transformer, x: Tokens, key: PRNGKey, first: int, last
             quiet, _ = step(step_key(key, layer), x, silent.drawn(key, layer), h)
             return layer + 1, "noise" if bool(jnp.isfinite(quiet).all()) else "attention"
         x = after
-    return last, "layer"
+    return last, "start"
 
 
 def replicas_at_once(model: Transformer, n: int, d: int) -> int:

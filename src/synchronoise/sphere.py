@@ -21,8 +21,12 @@ def layer_norm(v: Float[Array, "... d"]) -> Float[Array, "... d"]:
     >>> import jax.numpy as jnp
     >>> layer_norm(jnp.array([3.0, 4.0])).tolist()
     [0.6000000238418579, 0.800000011920929]
+
+    NaN where |v|² leaves the range of the dtype: dividing by an infinite length would give a silent zero.
     """
-    return v / jnp.sqrt(jnp.sum(v * v, axis=-1, keepdims=True))
+    square = jnp.sum(v * v, axis=-1, keepdims=True)
+    limits = jnp.finfo(square.dtype)
+    return v / jnp.sqrt(jnp.where((square >= limits.tiny) & (square <= limits.max), square, jnp.nan))
 
 
 def tangent(x: Float[Array, "... d"], v: Float[Array, "... d"]) -> Float[Array, "... d"]:
