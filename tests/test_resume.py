@@ -15,7 +15,7 @@ import pytest
 
 from synchronoise import cli, runs
 from synchronoise.errors import RunError, UserError
-from synchronoise.store import load, save
+from synchronoise.store import claimed, load, save
 
 SMALL = {"dim": 4, "tokens": 6, "layers": 12, "replicas": 3, "width": 8, "chunk": 2, "save_tokens": True}
 COMMAND = [sys.executable, "-c", "from synchronoise.cli import main; main()"]
@@ -112,6 +112,33 @@ def test_a_checkpoint_that_does_not_belong_is_refused(tmp_path, monkeypatch, job
         with pytest.raises(RunError, match=message):
             runs.run(job, out, resume=True)
         assert not out.exists()
+
+
+def test_two_runs_at_once_do_not_write_one_file(tmp_path, job, whole):
+    """The second is refused, whatever it may overwrite; the first ends as if alone."""
+    out = tmp_path / "run.nc"
+    with claimed(out):
+        for how in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(UserError, match=r"another run is writing .*run\.nc"):
+                runs.run(job, out, **how)
+        assert os.listdir(tmp_path) == [".run.nc.lock"]
+    runs.run(job, out)
+    assert out.read_bytes() == whole
+    assert os.listdir(tmp_path) == ["run.nc"]
+
+
+def test_a_claim_ends_with_its_process(tmp_path, job, whole):
+    script = f"""
+import os, pathlib, signal
+from synchronoise.store import claimed
+with claimed(pathlib.Path({str(tmp_path / "run.nc")!r})):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path) == [".run.nc.lock"]
+    runs.run(job, tmp_path / "run.nc")
+    assert os.listdir(tmp_path) == ["run.nc"]
+    assert (tmp_path / "run.nc").read_bytes() == whole
 
 
 def test_another_chunk_may_continue(tmp_path, monkeypatch, job, whole):

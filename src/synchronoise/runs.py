@@ -36,7 +36,7 @@ from synchronoise.observables import Energy, Observable, OverlapHistogram, Overl
 from synchronoise.pictures import draw_run
 from synchronoise.simulation import NotFiniteError, State, simulate
 from synchronoise.sphere import Clusters, Equiangular, Start, Uniform, tokens_from_file
-from synchronoise.store import check_output, clear_leftovers, environment, load, save
+from synchronoise.store import check_output, claimed, clear_leftovers, environment, load, save
 
 ATTENTIONS = {
     "softmax": SoftmaxAttention,
@@ -240,12 +240,18 @@ def run(
 
     While it runs, `out`.partial holds everything done so far, renewed after every chunk.  With `resume` the
     run continues from there (or starts, when there is nothing yet), and ends with the same bytes as one
-    that was never interrupted.  Raises `UserError` when the output should not be written, `RunError` when
-    the run fails, and `KeyboardInterrupt` when it is interrupted; the last two leave the checkpoint for
-    `resume`.
+    that was never interrupted.  Raises `UserError` when the output should not be written, or another
+    run is writing it, `RunError` when the run fails, and `KeyboardInterrupt` when it is interrupted; the last two
+    leave the checkpoint for `resume`.
     """
-    config, made_by = job.config, provenance(job)
     out = check_output(out, overwrite=overwrite or resume)
+    with claimed(out):
+        check_output(out, overwrite=overwrite or resume)  # again: the holder before may have written it
+        return _run(job, out, overwrite=overwrite, resume=resume, progress=progress)
+
+
+def _run(job: Job, out: Path, *, overwrite: bool, resume: bool, progress: bool) -> xr.Dataset:
+    config, made_by = job.config, provenance(job)
     partial = out.with_name(f"{out.name}.partial")
     state = None
     if resume:

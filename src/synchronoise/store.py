@@ -8,6 +8,7 @@ pickled object: opening one runs no code.  `docs/files.md` describes the format.
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import hashlib
 import io
@@ -15,7 +16,8 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,33 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Hold the output `path` while it is computed: a second run into it at the same time is a `UserError`.
+
+    The claim is a lock that the system releases when the process ends, however it ends.
+
+    >>> with tempfile.TemporaryDirectory() as folder, claimed(Path(folder, "run.nc")):
+    ...     os.listdir(folder)
+    ['.run.nc.lock']
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("w") as file:
+        busy = False
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy = True
+        # The holder before may have removed the file between our opening and our locking it.
+        if busy or not lock.exists() or not os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+            raise UserError(f"another run is writing {path}", mend="wait for it, or choose another --out")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def clear_leftovers(path: str | Path) -> None:
