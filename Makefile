@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 OUT    ?= out
+TESTS  ?= not slow
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -15,7 +16,7 @@ test: setup             ## the whole suite
 	$(BIN)/python -m pytest
 
 quick: setup            ## the suite without its slow tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "$(TESTS)"
 
 lint: setup             ## style and types
 	$(BIN)/ruff check .
