@@ -24,7 +24,7 @@ SETTINGS = [
     ("relu", 3, 512, ()), ("sin:4", 3, 512, ()),
     *((name, 3, 512, pytest.mark.slow) for name in ("tanh", "gelu")),
     *((name, 5, 768, pytest.mark.slow) for name in ("relu", "tanh", "gelu", "sin:4")),
-    *((name, 16, 1536, pytest.mark.slow) for name in ("relu", "sin:4")),
+    *((name, 16, 2304, pytest.mark.slow) for name in ("relu", "sin:4")),
 ]  # fmt: skip
 
 

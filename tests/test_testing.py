@@ -1,5 +1,8 @@
 """Every noise and attention of ours passes the conformance checks, together too; wrong ones do not."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -179,3 +182,10 @@ def test_a_wrong_observable_is_told_what_is_wrong():
 
     with pytest.raises(AssertionError, match="2 axes, but dims"):
         testing.check_observable(Rows())
+
+
+def test_the_example_of_the_documentation_runs():
+    text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 45
+    exec(compile(code, "extending.md", "exec"), {"__name__": "example"})

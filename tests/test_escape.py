@@ -1,0 +1,49 @@
+"""Noise shortens the life of metastable clusters (THEORY §7)."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from synchronoise import cli
+from synchronoise.errors import UserError
+from synchronoise.escape import escapes
+from synchronoise.store import load
+
+SMALL = {"layers": 240, "horizon": 12.0, "every": 4, "replicas": 48, "tokens": 16, "width": "8"}
+SETTINGS = [
+    {"attention": "softmax", "beta": 7.0},
+    {"attention": "unnormalised", "beta": 5.0, "attention_scale": 0.05},
+    {"attention": "softmax", "beta": 9.0, "activation": "tanh"},
+]
+
+
+@pytest.mark.stat
+@pytest.mark.filterwarnings("ignore::synchronoise.FloorWarning")
+@pytest.mark.parametrize("setting", [SETTINGS[0], *(pytest.param(s, marks=pytest.mark.slow) for s in SETTINGS[1:])])
+def test_stronger_noise_escapes_sooner(setting, tmp_path):
+    """E min(τ, T) falls from no noise to strength 0.5 (beyond 2.5 standard errors) and from there to 2 (beyond 5)."""
+    result = escapes({**SMALL, **setting}, tmp_path / "escape.nc", strengths=(0.5, 2.0))
+    assert 2 <= result["clusters"] <= 6
+    times = [result[name] for name in ("no noise", "strength 0.5", "strength 2")]
+    for slow, fast in itertools.pairwise(times):
+        assert slow["mean"] - fast["mean"] > 5 * np.hypot(slow["se"], fast["se"]) / (1 + (slow is times[0]))
+        assert slow["escaped"] <= fast["escaped"]
+    same = load(tmp_path / "escape.nc", kind="escape")[0]["escape_time"].sel(strength=0.5).values.clip(max=12.0)
+    halves = np.array_split(same, 2)  # the same strength is not told apart from itself
+    error = np.hypot(*(half.std(ddof=1) / np.sqrt(half.size) for half in halves))
+    assert abs(halves[0].mean() - halves[1].mean()) < 5 * error
+
+
+@pytest.mark.filterwarnings("ignore::synchronoise.FloorWarning")
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["escape", "--layers", "40", "--horizon", "4", "--replicas", "4", "--tokens", "8", "--every", "2"]
+    assert cli.status([*words, "--strengths", "1"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {"no noise", "strength 1", "clusters"} <= set(result)
+    assert (tmp_path / "escape.png").stat().st_size > 1000
+    assert cli.status([*words, "--strengths", "-1", "--overwrite"]) == 2
+    with pytest.raises(UserError, match="needs attention"):
+        escapes({"attention": "none"}, "other.nc")
