@@ -106,6 +106,26 @@ def test_the_field_factors_kappa_of_the_gram_matrix(law, n, x64):
     assert np.array_equal(factor, np.tril(factor))
 
 
+@pytest.mark.parametrize("law", [MLP("relu", 5), MLP("sigmoid", 64), MLP("tanh", 8, 0.0, 1.0)], ids=repr)
+@pytest.mark.parametrize("n", [2, 64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_field_moves_close_tokens_apart_down_to_its_floor(law, n, dtype, x64):
+    """|F_i - F_j|² = 2 δ(ε) = κ'(1) r² at distance r (THEORY §2), from four times the floor; far below it is lost."""
+    field, slope = GaussianField(law), law.kernel().dkappa_1
+
+    def share(times: float) -> float:
+        x = uniform_tokens(n, law.dim, dtype="float64")
+        r = times * field.floor(dtype)
+        aside = x[1] - (x[1] @ x[0]) * x[0]
+        x[-1] = np.cos(r) * x[0] + np.sin(r) * aside / np.linalg.norm(aside)
+        rows = np.asarray(field.factor(many_keys(1)[0], jnp.asarray(x, dtype)), float)
+        return np.sum((rows[-1] - rows[0]) ** 2) / (slope * r**2)
+
+    assert share(4.0) == pytest.approx(1, abs=0.2)
+    if n == 2:
+        assert share(1 / 8) < 0.5
+
+
 def test_cholesky_of_any_rank(x64):
     rng = np.random.default_rng(0)
     for n, rank in ((6, 6), (6, 2), (12, 5), (3, 0)):

@@ -13,7 +13,7 @@ noise                face                factor                                 
 ===================  ==================  =======================================  ============================
 `DrawnMLP`           field               φ(U x/√d + b)/√m, drawn U                rounding, 1e-15
 `InLawMLP`           in law only         the same law by thin QR factors          rounding, 1e-14
-`GaussianField`      in law only         Cholesky factor of κ(Gram)               half the digits, 3e-8
+`GaussianField`      in law only         Cholesky factor of κ(Gram)               half the digits, from 3e-8
 `VectorNoise`        field               σ 1                                      rounding, 1e-15
 `ValueNoise`         in law only         σ m_i, the outputs of an attention       rounding, 1e-14
 `PrivateNoise`       in law only         σ I, not common: it keeps tokens apart   rounding, 1e-15
@@ -37,6 +37,10 @@ from .errors import UserError
 from .kernel import Kernel, KernelEvaluator
 from .randomness import Role, role_key
 from .sphere import gram
+
+# What is left of a diagonal entry is zero below so many ε of it, for any number of tokens: more would blur close
+# tokens further apart, less would take rounding for noise.
+PIVOT_TOLERANCE = 4
 
 
 class Noise(eqx.Module):
@@ -208,7 +212,8 @@ class GaussianField(Noise):
 
     F is the Cholesky factor of κ(Gram), rank-tolerant: where the tokens already cover a direction its column is zero,
     and nothing is added to the diagonal (that would be private noise).  A route through a covariance loses half the
-    digits: distances below about 3e-8 (float64) or 7e-4 (float32) are rounding.  A run that will synchronise uses
+    digits: distances below 2 √(ε κ(1)/κ'(1)), ε the rounding of the dtype, are lost (ReLU without biases: 3e-8 in
+    float64, 7e-4 in float32; sigmoid, d = 64: 16 times as much).  A run that will synchronise uses
     narrow fresh features instead (`Transformer.limit`).  The first tokens see the same field for any number of tokens
     after them.
     """
@@ -236,7 +241,10 @@ class GaussianField(Noise):
         return True
 
     def floor(self, dtype: Any) -> float:
-        return 2 * float(jnp.finfo(dtype).eps) ** 0.5
+        # The pivot of a token at distance r from another one is κ'(1) r²: where the factor takes it for zero.
+        kernel, numbers = self.mlp.kernel(), jnp.finfo(dtype)
+        share = kernel.kappa_1 / max(kernel.dkappa_1, float(numbers.tiny))
+        return min(2.0, math.sqrt(PIVOT_TOLERANCE * float(numbers.eps) * share))
 
     @property
     def route(self) -> str:
@@ -253,7 +261,7 @@ def semidefinite_cholesky(covariance: Gram) -> Gram:
     [[1.0, 0.0], [1.0, 0.0]]
     """
     n = covariance.shape[0]
-    tolerance = n * float(jnp.finfo(covariance.dtype).eps)
+    tolerance = PIVOT_TOLERANCE * float(jnp.finfo(covariance.dtype).eps)
     row = jnp.arange(n)
 
     def column(j: Array, factor: Gram) -> Gram:
