@@ -75,7 +75,7 @@ def test_an_odd_field_ends_in_two_points_with_the_theorys_probabilities(activati
         activation=activation, dim=4, overlap=0.5, width=4, layers=1000, horizon=60.0, every=500, replicas=1000
     )
     report = cluster_report(report_on, 0.2)
-    assert report["attractor"]["other"] < 0.01
+    assert report["attractor"]["other"] < 0.04
     edges = report_on["merge_angles"].values[:, -1, 0, 0]
     assert share(edges < np.pi / 2, together, resolution=0.09)
     assert not share(edges < np.pi / 2, 0.5, resolution=0.09)
@@ -86,24 +86,23 @@ def test_an_odd_field_ends_in_two_points_with_the_theorys_probabilities(activati
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::synchronoise.FloorWarning")
 def test_a_tiny_bias_merges_the_two_points_at_the_isolated_eigenvalue():
-    """tanh, d = 5, σ_W = 0.05: up to sign merged long before; then P(two clusters) decays at the isolated rate."""
-    kernel = sn.Kernel("tanh", 5, 0.0, 0.05)
+    """tanh, d = 4, σ_W = 0.02: up to sign merged early; then P(two opposite clusters) decays at the isolated rate."""
+    kernel = sn.Kernel("tanh", 4, 0.0, 0.02)
     rate = sharp_rate(kernel_law(kernel))
     assert rate.part == "isolated"
-    first, last = 30.0, 30.0 + 1.2 / -rate.rate
-    steps = round(last / 0.1)
+    first, last, step_ = 60.0, 240.0, 0.15
     dataset = run(
-        activation="tanh", dim=5, sigma_w=0.05, overlap=0.0, width=4, layers=steps, horizon=last, replicas=2000
+        activation="tanh", dim=4, sigma_w=0.02, width=4, layers=round(last / step_), horizon=last, replicas=2000
     )
-    count = [cluster_count(dataset["merge_angles"].values[:, :, kind], 0.3) for kind in range(2)]
-    row = round(first / 0.1)
-    assert (count[1][:, row] == 1).mean() > 0.95
-    apart = (count[0][:, [row, -1]] == 2).sum(axis=0)
-    measured = np.log(apart[1] / apart[0]) / (dataset["time"].values[-1] - dataset["time"].values[row])
+    edges, row = dataset["merge_angles"].values[..., 0], round(first / step_)
+    assert (edges[:, row, 1] < 0.5).mean() > 0.9
+    apart = (edges[:, [row, -1], 0] > np.pi / 2).sum(axis=0)
+    assert apart[0] > 0.3 * 2000
+    measured = np.log(apart[1] / apart[0]) / (last - first)
     error = np.sqrt(1 / apart[1] - 1 / apart[0]) / (last - first)
     assert 5 * error < 0.4 * -rate.rate
     assert abs(measured - rate.rate) < 5 * error
-    assert abs(measured - 2 * sn.theory.lambda_1(kernel)) > 5 * error
+    assert abs(measured - rate.essential) > 5 * error
 
 
 @pytest.mark.stat
