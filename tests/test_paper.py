@@ -224,13 +224,13 @@ def test_the_floor_of_the_arithmetic_is_said_and_not_warned_of(made):
 @pytest.mark.parametrize(
     ("run", "bounded", "words"),
     [
-        (one("relu", 5, 0.0, 1.0), False, "not covered: λ̄ = 0.2 ≥ 0"),
+        (one("relu", 5, 0.0, 1.0), False, "not covered by theory: λ̄ = 0.2 ≥ 0"),
         (one("relu", 64, 0.1, 1.0), True, ""),
-        (one("tanh", 64, 0.0, 1.0), False, "not covered: odd field"),
-        (one("relu", 64, 0.1, -1.0), False, "not covered: attention repels"),
-        (one("none", 64, 0.0, 1.0), False, "not covered: no noise"),
+        (one("tanh", 64, 0.0, 1.0), False, "not covered by theory: odd field"),
+        (one("relu", 64, 0.1, -1.0), False, "not covered by theory: attention repels"),
+        (one("none", 64, 0.0, 1.0), False, "not covered by theory: no noise"),
         (one("none", 64, 0.0, 0.0), False, "nothing moves"),
-        (one("sigmoid", 128, 0.0, 0.0), True, "L too small: hκ(1)(d−1) = 1.1"),
+        (one("sigmoid", 128, 0.0, 0.0), True, "L too small: (T/L) κ(1)(d−1) = 1.1"),
         (one("silu", 5, 0.1, 0.0), False, ""),
     ],
 )

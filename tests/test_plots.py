@@ -38,7 +38,7 @@ def result(rate, note="", replicas=16):
 
 
 def grid(rate):
-    note = "L too small: hκ(1)(d−1) = 0.53"
+    note = "L too small: (T/L) κ(1)(d−1) = 0.53"
     return [[result(rate, note) for _ in COLUMNS] for _ in ROWS]
 
 
@@ -109,8 +109,8 @@ def test_what_is_below_the_floor_of_the_arithmetic_is_shaded():
 
 
 def test_theory_that_is_not_there_is_not_drawn():
-    bare = result(0.1, "not covered: attention repels").drop_vars(["energy_prediction", "energy_bound"])
+    bare = result(0.1, "not covered by theory: attention repels").drop_vars(["energy_prediction", "energy_bound"])
     axis = plots.energy_grid([[bare]], ["d = 5"], ["attention scale −1"], "a caption").axes[0]
     assert not curves(axis, "two-token equation (limit)")
     assert not curves(axis, "bound of Theorem 1.4 (limit)")
-    assert [text.get_text() for text in axis.texts] == ["not covered: attention repels"]
+    assert [text.get_text() for text in axis.texts] == ["not covered by theory: attention repels"]

@@ -6,6 +6,7 @@ made, without a display and without touching the caller's settings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -66,9 +67,11 @@ def overview(tokens: Mapping[str, xr.Dataset], ensemble: xr.Dataset, caption: st
     right.set_ylabel(r"energy $E_\beta$")
     for axis in axes[1]:
         axis.set_title(caption)
-    bar = left.inset_axes((0.52, 0.34, 0.44, 0.05))
+    bar = left.inset_axes((0.5, 0.52, 0.44, 0.05))
     figure.colorbar(image, cax=bar, orientation="horizontal", label="share of pairs in a bin of 0.04", extend="min")
     right.legend(frameon=False, loc="lower left")
+    drawn, labels = left.get_legend_handles_labels()
+    left.legend(drawn[:2], labels[:2], frameon=False, loc="lower left")
     _label_layers(axes[:1], next(iter(tokens.values())))
     _label_layers(axes, ensemble)
     return figure
@@ -134,10 +137,10 @@ def draw_overlaps(axis: Axes, result: xr.Dataset):
         norm=LogNorm(1e-3, 1), cmap="Blues", shading="nearest", rasterized=True,
     )  # fmt: skip
     low, median, high = result["overlap_quantiles"][0].values.T
-    axis.plot(result["layer"], median, color=RED, linewidth=1.0, label="single run: median of its pairs")
+    axis.plot(result["layer"], median, color=ORANGE, linewidth=1.0, label="single run: median")
     for edge in (low, high):
         axis.plot(
-            result["layer"], edge, color=RED, linewidth=0.6, linestyle=(0, (3, 1)), label="single run: 5 % and 95 %"
+            result["layer"], edge, color=ORANGE, linewidth=0.6, linestyle=(0, (3, 1)), label="single run: 5 %, 95 %"
         )
     axis.set_ylim(-1, 1)
     return image
@@ -146,13 +149,13 @@ def draw_overlaps(axis: Axes, result: xr.Dataset):
 def draw_energy(axis: Axes, result: xr.Dataset) -> None:
     """Energies of all replicas, the single run, their mean with its standard error, and the theory there is."""
     layer, mean = result["layer"].values, result["energy_mean"].values
-    axis.plot(layer, result["energy"].values.T, color=GREY, linewidth=0.4, zorder=1)
-    axis.plot([], [], color=GREY, linewidth=0.8, label=f"{result.sizes['replica']} runs")
     axis.plot(layer, result["energy"].values[0], color=ORANGE, linewidth=0.9, label="single run", zorder=2)
     if "energy_se" in result:
+        axis.plot(layer, result["energy"].values.T, color=GREY, linewidth=0.4, zorder=1)
+        axis.plot([], [], color=GREY, linewidth=0.8, label=f"{result.sizes['replica']} runs")
         error = result["energy_se"].values
         axis.fill_between(layer, mean - error, mean + error, color=BLUE, alpha=0.25, linewidth=0, zorder=3)
-    axis.plot(layer, mean, color=BLUE, linewidth=1.2, label="mean ± 1 SE", zorder=4)
+        axis.plot(layer, mean, color=BLUE, linewidth=1.2, label="mean ± 1 SE", zorder=4)
     theory = {
         "energy_prediction": ("two-token equation (limit)", "black", (0, (4, 2)), 1.0),
         "energy_bound": ("bound of Theorem 1.4 (limit)", RED, ":", 1.3),
@@ -180,10 +183,15 @@ def _scale_energy(axis: Axes, result: xr.Dataset) -> None:
         return
     from matplotlib.ticker import LogLocator, NullLocator
 
+    decades = math.log10(top / lowest)
     axis.set_yscale("log")
-    axis.set_ylim(lowest * (lowest / top) ** 0.4, 3 * top)
+    axis.set_ylim(lowest * (lowest / top) ** (0.7 if decades < 1.5 else 0.4 if decades < 6 else 0.25), 3 * top)
     axis.yaxis.set_major_locator(LogLocator(numticks=5))
-    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_minor_locator(LogLocator(subs=range(2, 10), numticks=50) if decades < 6 else NullLocator())
+    # Over a decade or so the powers of ten alone are too few to read a value off.
+    labelled = (2, 5) if decades < 1.5 else ()
+    axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in map(str, labelled) else "")
+    axis.tick_params(axis="y", which="minor", labelsize=7)
 
 
 def _figure(rows: int, columns: int, *, height: float, sharex: bool = True):

@@ -145,6 +145,15 @@ def expectations(grids: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             (where, left > 0.5) for where, _, left in _repelled(grids) if where.startswith("sigmoid_d5_")
         ],
     }
+    fine, coarse = [], []
+    for name, panel in ((where, panel) for grid_ in grids.values() for where, panel in grid_["panels"].items()):
+        if "prediction" in panel:
+            prediction = panel["prediction"]
+            (coarse if prediction["noise_per_layer"] > COARSE else fine).append((name, prediction["agrees"]))
+    found["no attention: the mean energy is within 5 SE of the two-token equation where layers are small"] = fine
+    found["no attention: it is not where one layer is a large step (finite L)"] = [
+        (n, not agrees) for n, agrees in coarse
+    ]
     return {statement: {"as_expected": all(passed for _, passed in cases), "cases": dict(cases)}
             for statement, cases in found.items() if cases}  # fmt: skip
 

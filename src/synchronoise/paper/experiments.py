@@ -225,9 +225,9 @@ def note(run: Run) -> str:
     if run.kernel is None and run.attention_scale == 0:
         return "nothing moves"
     if isinstance(growth, str) and run.attention_scale != 0:
-        return f"not covered: {growth}"
+        return f"not covered by theory: {growth}"
     if run.attention_scale == 0 and run.noise_per_layer > COARSE:
-        return f"L too small: hκ(1)(d−1) = {run.noise_per_layer:.2g}"
+        return f"L too small: (T/L) κ(1)(d−1) = {run.noise_per_layer:.2g}"
     return ""
 
 
