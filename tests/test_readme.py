@@ -1,6 +1,7 @@
 """The README's ten lines run as they stand, and its commands exist."""
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import matplotlib
@@ -41,3 +42,9 @@ def test_the_example_of_a_noise_of_your_own_runs():
     names = {}
     exec(compile(block, "architecture.md", "exec"), names)
     assert names["run"]["energy"].shape == (4, 51)
+
+
+def test_the_version_is_that_of_the_installation():
+    import synchronoise
+
+    assert synchronoise.__version__ == version("synchronoise")

@@ -10,6 +10,7 @@ Names are imported when they are first used, so that a command which needs only 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
@@ -40,6 +41,8 @@ __all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name == "testing":
         return import_module("synchronoise.testing")
+    if name == "__version__":
+        return version("synchronoise")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'synchronoise' has no attribute {name!r}")
     return getattr(import_module(f"synchronoise.{_MODULE_OF[name]}"), name)
