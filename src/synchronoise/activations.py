@@ -149,12 +149,8 @@ def _named(spec: str) -> Activation:
     if name in _PLAIN and not colon:
         return _PLAIN[name]
     if name in _PLAIN:
-        raise UserError(
-            "activation", got=spec, expected=f"no parameter after {name!r}", mend=f"write {name!r}"
-        )
-    raise UserError(
-        "activation", got=spec, expected="a known name", mend=did_you_mean(name, ACTIVATION_NAMES)
-    )
+        raise UserError("activation", got=spec, expected=f"no parameter after {name!r}", mend=f"write {name!r}")
+    raise UserError("activation", got=spec, expected="a known name", mend=did_you_mean(name, ACTIVATION_NAMES))
 
 
 def _number(text: str, spec: str) -> float:
@@ -163,9 +159,7 @@ def _number(text: str, spec: str) -> float:
     except ValueError:
         value = float("nan")
     if not isfinite(value):
-        raise UserError(
-            "activation", got=spec, expected="a finite number beside the name", mend="e.g. 'sin:4.6'"
-        )
+        raise UserError("activation", got=spec, expected="a finite number beside the name", mend="e.g. 'sin:4.6'")
     return value
 
 
@@ -183,9 +177,7 @@ def activation(spec: str | Activation) -> Activation:
     if isinstance(spec, Activation):
         return spec
     if not isinstance(spec, str):
-        raise UserError(
-            "activation", got=spec, expected="a name or an Activation", mend="see custom_activation"
-        )
+        raise UserError("activation", got=spec, expected="a name or an Activation", mend="see custom_activation")
     return _named(spec.strip().lower())
 
 
@@ -227,17 +219,13 @@ def custom_activation(
     """
     act = Activation(name, function, derivative, tuple(sorted(float(k) for k in kinks)), odd)
     if not all(isfinite(k) for k in act.kinks):
-        raise UserError(
-            "kinks", got=act.kinks, expected="finite points", mend="list where the derivative jumps"
-        )
+        raise UserError("kinks", got=act.kinks, expected="finite points", mend="list where the derivative jumps")
     points, step = np.linspace(-2.93, 3.07, 61), 1e-5
     slope = (act(points + step) - act(points - step)) / (2 * step)
     # The median forgives the few points that sit on a kink; a wrong formula is wrong nearly everywhere.
     mismatch = float(np.median(np.abs(slope - act.prime(points))))
     if not mismatch < 1e-4 * (1.0 + float(np.max(np.abs(slope)))):
-        raise UserError(
-            f"the derivative given for {name!r} differs from the slope of the function by {mismatch:.2g}"
-        )
+        raise UserError(f"the derivative given for {name!r} differs from the slope of the function by {mismatch:.2g}")
     asymmetry = float(np.max(np.abs(act(points) + act(-points))))
     if odd and not asymmetry <= 1e-12 * (1.0 + float(np.max(np.abs(act(points))))):
         raise UserError(f"{name!r} was declared odd, but φ(z) + φ(-z) reaches {asymmetry:.2g}")

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, Token
 
 from synchronoise.errors import RunError, UserError
 from synchronoise.options import OPTIONS
@@ -36,7 +36,16 @@ app.register_install_completion_command()
 def flag(name: str, default: str = "") -> Parameter:
     """The flag of an option; left out, its value is None and the default of the configuration, or this one, holds."""
     option = OPTIONS[name]
-    return Parameter(help=f"{option.help} ({option.expects})", show_default=default or str(option.default))
+    whole = {"converter": _whole} if type(option.default) is int else {}
+    return Parameter(help=f"{option.help} ({option.expects})", show_default=default or str(option.default), **whole)
+
+
+def _whole(_: object, tokens: Sequence[Token]) -> int:
+    """An integer as it is written; the parser alone would cut 2.5 down to 2."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"got {tokens[0].value!r}, expected an integer.") from None
 
 
 @Parameter(name="*")
@@ -142,6 +151,8 @@ def pair_law(flags: PairFlags) -> dict[str, Any]:
     from synchronoise.config import configure
 
     config = configure({"attention": "none", **given(flags)})
+    if config.attention == "none" and flags.attention_scale is not None:
+        raise UserError("--attention-scale without attention changes nothing", mend="add --attention softmax")
     names = ("activation", "dim", "sigma_u", "sigma_w", "beta", "attention", "attention_scale")
     return {name: getattr(config, name) for name in names}
 
@@ -160,7 +171,7 @@ def theory(
     certify: Annotated[
         bool, Parameter(help="Proven intervals and signs of λ_1, λ̄ and λ̄' instead (extra `certify`).", negative=())
     ] = False,
-    out: Annotated[Path, Parameter(help="The netCDF file of a map; its figure goes beside it.")] = Path("map.nc"),
+    out: Annotated[Path | None, Parameter(help="The netCDF file of a map; its figure goes beside it (map.nc).")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Exponents and rates, as one JSON object, or a phase map of them.
@@ -168,6 +179,8 @@ def theory(
     The kernel's values κ(1) and κ'(1), the Lyapunov spectrum, the rates of the energy, the fate of two tokens, and
     in words whether tokens synchronise.  With --attention also what attention changes.
     """
+    if map is None and (out is not None or overwrite):
+        raise UserError("--out and --overwrite are about a map", mend="add --map X Y, or leave them out")
     if certify:
         from synchronoise.theory.certify import certificate
 
@@ -188,6 +201,7 @@ def theory(
     from synchronoise.plots_theory import check_map_output, save_phase_map
     from synchronoise.theory.maps import phase_map
 
+    out = out or Path("map.nc")
     check_map_output(out, overwrite=overwrite)
     phase = phase_map(*map, progress=True, **pair_law(flags))
     report(save_phase_map(phase, out), as_json=True)

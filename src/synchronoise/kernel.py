@@ -29,6 +29,7 @@ DEGREES = (32, 64, 128)  # Chebyshev degrees tried in turn
 SETTLED = 1e-10  # change at which doubling stops: the finer of the two is then far more accurate
 ROUNDING = 1e-13  # relative size of the last Chebyshev coefficients kept
 TRUSTED = 1e-8  # promised accuracy, in units of κ(1) + κ'(1)
+REFUSED = 1e-2  # beyond this error, in the same units, there is no kernel
 
 
 Real = int | float
@@ -58,9 +59,7 @@ def _density(z: np.ndarray) -> np.ndarray:
 
 def _gaussian_mean(f: Callable[[np.ndarray], np.ndarray], kinks: np.ndarray, panels: int) -> float:
     """E f(Z), Z standard normal, f smooth between the kinks."""
-    edges = np.sort(
-        np.concatenate([np.linspace(-REACH, REACH, 2 * panels + 1), np.clip(kinks, -REACH, REACH)])
-    )
+    edges = np.sort(np.concatenate([np.linspace(-REACH, REACH, 2 * panels + 1), np.clip(kinks, -REACH, REACH)]))
     z, w = _panels(edges)
     return float(np.sum(w * _density(z) * f(z)))
 
@@ -82,9 +81,7 @@ def _gaussian_pair_mean(
     gaps = (kinks[:, None] - sign * kinks[None, :]).ravel()
     crossings = gaps[np.abs(gaps) < 2 * beta * REACH] / (2 * beta) if beta > 0 else gaps[:0]
     y, weight_y = _panels(np.sort(np.concatenate([coarse, crossings])))
-    cuts = np.concatenate(
-        [kinks[None, :] - beta * y[:, None], sign * kinks[None, :] + beta * y[:, None]], axis=1
-    )
+    cuts = np.concatenate([kinks[None, :] - beta * y[:, None], sign * kinks[None, :] + beta * y[:, None]], axis=1)
     edges = np.concatenate([np.tile(grid, (y.size, 1)), np.clip(cuts / alpha, -REACH, REACH)], axis=1)
     x, weight_x = _panels(np.sort(edges, axis=1))
     across = beta * y[:, None]
@@ -159,7 +156,8 @@ class Kernel:
 
     Attributes: `kappa_1` = κ(1), `dkappa_1` = κ'(1), `odd` (the field is odd: odd φ and no biases),
     `error_estimate` (absolute, on κ and κ').  Warns `KernelAccuracyWarning` where that estimate exceeds
-    1e-8 (κ(1) + κ'(1)).  Raises `UserError` for a dimension or a sigma out of range.
+    1e-8 (κ(1) + κ'(1)).  Raises `UserError` for a dimension or a sigma out of range, and for an activation whose
+    kernel is 0 or cannot be computed (it oscillates or grows too fast).
 
     >>> kernel = Kernel("relu", 5)
     >>> round(kernel.kappa_1, 12), round(kernel.dkappa_1, 12), round(float(kernel(0.0)), 12)
@@ -168,14 +166,10 @@ class Kernel:
 
     def __init__(self, act: str | Activation, dim: int, sigma_u: Real = 0.0, sigma_w: Real = 0.0):
         if dim < 2:
-            raise UserError(
-                "dim", got=dim, expected="an integer >= 2", mend="tokens live on the sphere in R^dim"
-            )
+            raise UserError("dim", got=dim, expected="an integer >= 2", mend="tokens live on the sphere in R^dim")
         for name, sigma in (("sigma_u", sigma_u), ("sigma_w", sigma_w)):
             if not (isfinite(sigma) and sigma >= 0):
-                raise UserError(
-                    name, got=sigma, expected="a finite number >= 0", mend="it is a standard deviation"
-                )
+                raise UserError(name, got=sigma, expected="a finite number >= 0", mend="it is a standard deviation")
         self.activation = phi = activation(act)
         self.dim, self.sigma_u, self.sigma_w = int(dim), float(sigma_u), float(sigma_w)
         self.odd = phi.odd and sigma_u == 0 and sigma_w == 0
@@ -211,7 +205,16 @@ class Kernel:
         self.kappa_1 = power + self.sigma_w**2
         self.dkappa_1 = slope / self.dim
         self.error_estimate = (error + tail) * max(self._q, 1.0 / self.dim)
-        if not self.error_estimate <= TRUSTED * (self.kappa_1 + self.dkappa_1):
+        size = self.kappa_1 + self.dkappa_1
+        if size == 0:
+            raise UserError(f"{phi.name!r} without biases is no noise at all", mend="choose another activation")
+        if not self.error_estimate <= REFUSED * size:
+            raise UserError(
+                f"the kernel of {phi.name!r} cannot be computed (dim={self.dim}, sigma_u={self.sigma_u:g}, error "
+                f"{self.error_estimate / size:.0e} of its size)",
+                mend="the activation oscillates or grows too fast",
+            )
+        if self.error_estimate > TRUSTED * size:
             warnings.warn(
                 f"the kernel of {phi.name!r} (dim={self.dim}, sigma_u={self.sigma_u:g}) is accurate to about "
                 f"{self.error_estimate:.1e} only; declare the kinks of the activation if it has any",
@@ -332,9 +335,7 @@ class Kernel:
         """
         # In float64 the fits see the rounding of κ itself, a few units in the last place.
         tolerance = max(0.5 * float(np.finfo(np.dtype(dtype)).eps), 3e-14) * (self.kappa_1 + self.dkappa_1)
-        return (
-            self._kinked_evaluator(tolerance) if self.activation.kinks else self._smooth_evaluator(tolerance)
-        )
+        return self._kinked_evaluator(tolerance) if self.activation.kinks else self._smooth_evaluator(tolerance)
 
     def _smooth_evaluator(self, tolerance: float) -> KernelEvaluator:
         coefficients, _ = _chebyshev(lambda u: self.chord_slope(1.0 - u), -1.0, 1.0)

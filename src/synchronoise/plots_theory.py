@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from synchronoise.errors import UserError
 from synchronoise.store import check_output, environment, load, save
 from synchronoise.theory.maps import VERDICTS, PhaseMap
 
@@ -42,6 +43,7 @@ def phase_figure(phase: PhaseMap) -> Figure:
 
     figure = Figure(figsize=(7.1, 5.6), layout="constrained")
     axes = figure.subplots(2, 2).ravel()
+    attention = "" if phase.fixed["attention"] == "none" else ", with attention"
     for axis, name in zip(axes, ("verdict", *TITLES), strict=True):
         values = phase.fields[name]
         if name == "verdict":
@@ -53,7 +55,7 @@ def phase_figure(phase: PhaseMap) -> Figure:
             axis.set_title("verdict", fontsize=9)
         else:
             _signed(axis, phase, values)
-            axis.set_title(TITLES[name], fontsize=9)
+            axis.set_title(TITLES[name] + attention, fontsize=9)
         _zero_lines(axis, phase)
         for which, parameter in (("x", phase.x_name), ("y", phase.y_name)):
             axis.set(**{f"{which}label": LABELS[parameter]})
@@ -91,10 +93,14 @@ def check_map_output(out: str | Path, *, overwrite: bool) -> None:
     Traceback (most recent call last):
     synchronoise.errors.UserError: output 'map.png': got '.png', expected a name ending in .nc; use --out map.nc
     """
-    if overwrite and Path(out).exists():
+    out = Path(out)
+    if overwrite and out.exists():
         load(out, kind="map")
     else:
         check_output(out)
+    figure = out.with_suffix(".png")
+    if figure.is_dir() or (figure.exists() and not overwrite):
+        raise UserError(f"{figure}, the figure beside {out.name}, exists", mend="--out names another file")
 
 
 def _signed(axis: Axes, phase: PhaseMap, values: np.ndarray) -> None:

@@ -70,7 +70,7 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> Path:
             f"output {str(path)!r}",
             got=path.suffix,
             expected="a name ending in .nc",
-            mend=f"use --out {path.with_suffix('.nc')}",
+            mend=f"use --out {path.with_suffix('.nc') if path.name else 'result.nc'}",
         )
     folder = path.parent
     if not folder.is_dir():

@@ -9,7 +9,7 @@ import pytest
 from polynomial_oracle import OracleRefuses, oracle
 from scipy.special import hyp0f1
 
-from synchronoise.errors import UserError
+from synchronoise.errors import RunError, UserError
 from synchronoise.kernel import Kernel
 from synchronoise.theory import lambda_1, lambda_bar, lambda_bar_prime
 from synchronoise.theory.kolmogorov import PairAccuracyWarning, pair_expectation
@@ -281,6 +281,12 @@ def test_bad_input_is_one_line(change, says):
     arguments = {"observable": "overlap", "times": [1.0]} | change
     with pytest.raises(UserError, match=says):
         pair_expectation(Kernel("relu", 4), **arguments)
+
+
+def test_what_the_solver_cannot_do_is_refused():
+    law = PairLaw(64, (field_noise(Kernel("relu", 64)),), PairAttention("unnormalised", -1e9, 250.0))
+    with pytest.raises(RunError, match="out of the solver's reach"):
+        pair_expectation(law, "overlap", [1.0])
 
 
 def test_unknown_pair_attention():

@@ -60,6 +60,9 @@ def test_theory_map_writes_both_files(capsys, tmp_path):
     assert status(flags) == 2
     assert "exists" in capsys.readouterr().err
     assert status((*flags, "--overwrite")) == 0
+    out.unlink()
+    assert status(flags) == 2  # the figure is still there
+    assert "map.png" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,20 @@ def test_theory_map_writes_both_files(capsys, tmp_path):
         (("pair", "--noise", "none"), "noise"),
         (("theory", "--map", "sigma_v", "dim"), "did you mean 'sigma_"),
         (("theory", "--beta", "-1"), "beta"),
+        (("theory", "--certify", "--beta", "-1"), "beta"),
+        (("theory", "--attention", "unnormalised", "--beta", "500"), "[-300, 300]"),
+        (("theory", "--dim", "2.5"), "expected an integer"),
+        (("theory", "--dim", "100000000"), "[2, 65536]"),
+        (("theory", "--activation", "sin:0"), "no noise at all"),
+        (("theory", "--activation", "sin:1000"), "cannot be computed"),
+        (("theory", "--out", "x.nc"), "about a map"),
+        (("theory", "--map", "sigma_u", "sigma_w", "--out", ""), "ending in .nc"),
+        (("theory", "--map", "sigma_u=0:1:1000000", "dim"), "count <= 200"),
+        (("pair", "--attention-scale", "3"), "changes nothing"),
+        (("pair", "--beta", "800"), "[-300, 300]"),
+        (("pair", "--times", "1e300"), "times"),
+        (("pair", "--private", "1e300"), "private"),
+        (("pair", "--rho0", "1", "--observable", "log_distance"), "below 1"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, arguments, says):
@@ -78,3 +95,18 @@ def test_a_mistake_is_one_line(capsys, arguments, says):
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_extreme_parameters_spill_no_warning(capsys, recwarn):
+    output(capsys, "theory", "--beta", "800")
+    flags = ("pair", "--noise", "none", "--values", "1", "--beta", "1e4", "--observable", "overlap")
+    assert 0 < output(capsys, *flags)["mean"][0] < 1e-6
+    assert output(capsys, "pair", "--times", "0,1e30")["mean"][1] == 0.0
+    assert not recwarn.list
+
+
+def test_negative_beta_has_negative_energies(capsys):
+    rho = 0.3
+    result = output(capsys, "pair", "--beta", "-3", "--rho0", str(rho), "--times", "0,1")
+    assert result["mean"][0] == pytest.approx(0.5 * (np.exp(-3) - np.exp(-3 * rho)), abs=1e-12)
+    assert result["mean"][0] < result["mean"][1] < 0

@@ -13,6 +13,7 @@ from typing import Any
 
 from synchronoise.errors import UserError, did_you_mean
 from synchronoise.kernel import Real
+from synchronoise.theory.exponents import check_energy_beta
 
 PRECISION = 128  # bits
 REACH = 14  # standard deviations integrated; what lies beyond is bounded
@@ -32,7 +33,9 @@ def certificate(
     >>> certificate("relu", 64, 0.1, 0.1)["lambda_bar"]["sign"]
     'negative'
     """
+    check_energy_beta(beta)
     flint = _flint()
+    activation = activation.strip().lower()
     with flint.ctx.workprec(PRECISION):
         law = _kernel(flint, activation, dim, float(sigma_u), float(sigma_w))
         d, k1, slope = law.dim, law.kappa_1, law.dkappa_1

@@ -178,8 +178,8 @@ def cut_off(end: End, reach: float, times: np.ndarray) -> np.ndarray:
     There and back within t has the weight e^{-2 reach²/(st) - μ²t/(2s)}, largest at t = 2 reach/|μ|.
 
     >>> import numpy as np
-    >>> cut_off(End("attracting", -0.1, 1.0), 290.0, np.array([1e9])).round(27)
-    array([6.e-26])
+    >>> bool(np.isclose(cut_off(End("attracting", -0.1, 1.0), 290.0, np.array([1e9]))[0], np.exp(-58.0), atol=0))
+    True
     """
     if end.kind in ENTERED:
         return np.zeros_like(times)

@@ -78,8 +78,14 @@ def energy_form(kernel: Kernel, beta: Real, epsilon: np.ndarray) -> np.ndarray:
     slope = kernel.chord_slope(epsilon)
     form = k1 * ((d - 1) - rest * (1 - beta * epsilon))
     form = form - slope * (d - 1 - epsilon * rest * (1 + beta * (1 - epsilon)))
-    x = beta * epsilon
+    x = np.minimum(beta * epsilon, 700.0)  # beyond, e^x overflows and the weight is 0
     return form * np.divide(x, np.expm1(x), out=np.ones_like(x), where=x > 0)
+
+
+def check_energy_beta(beta: Real) -> None:
+    """Refuse a β for which E_β is no energy."""
+    if not 0 <= beta < np.inf:
+        raise UserError("beta", got=beta, expected="a finite number >= 0", mend="e.g. --beta 1")
 
 
 def lambda_bar_prime(kernel: Kernel, beta: Real = 1.0) -> float:
@@ -91,8 +97,7 @@ def lambda_bar_prime(kernel: Kernel, beta: Real = 1.0) -> float:
     >>> round(lambda_bar_prime(Kernel("relu", 10, 0.3), 1.0), 4)
     -0.173
     """
-    if not 0 <= beta < np.inf:
-        raise UserError("beta", got=beta, expected="a finite number >= 0", mend="e.g. --beta 1")
+    check_energy_beta(beta)
     low, high, lowest = 0.0, np.pi, np.inf
     for _ in range(6):
         # ε = 1 - cos(angle): both ends are resolved evenly

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from synchronoise.errors import UserError, did_you_mean
+from synchronoise.errors import RunError, UserError, did_you_mean
 from synchronoise.kernel import Kernel, Real
 from synchronoise.theory.chain import (
     LEVELS,
@@ -24,11 +24,12 @@ from synchronoise.theory.chain import (
     time_mesh,
     uniform_weights,
 )
-from synchronoise.theory.two_point import PairLaw, gaps, kernel_law
+from synchronoise.theory.two_point import PairLaw, check_beta, gaps, kernel_law
 
 GROWTHS = (0.5, 0.25, 0.12, 0.06, 0.03)  # relative lengths of time steps tried in turn
 ABSOLUTE = 1e-8  # accuracy aimed at, in units of the largest value of the observable
 RELATIVE = 1e-6  # and in units of the mean itself, where the observable vanishes at synchrony
+LATEST = 1e30  # times beyond are a slip of the pen
 BUDGET = 6e6  # states times steps on the finest grid tried: about a second
 PROMISED = 1e-6  # a larger error, in units of the largest value, is warned about
 VANISHING = {"log_distance": 0.0, "energy": 2.0, "distance2": 2.0}  # like |x-y| to this power at synchrony
@@ -71,7 +72,7 @@ def pair_expectation(
     (its field, no attention) or a `PairLaw`.  `times` >= 0 in any order.
 
     Warns `PairAccuracyWarning` where the error estimate exceeds 1e-6 of the observable's size.  Raises
-    `UserError` for unknown names and values out of range.  THEORY §5.
+    `UserError` for unknown names and values out of range, `RunError` where the error exceeds that size.  THEORY §5.
 
     >>> energy = pair_expectation(Kernel("relu", 5, 0.1, 0.1), "energy", [0.0, 2.0, 5.0])
     >>> energy.mean.round(6).tolist()
@@ -79,10 +80,12 @@ def pair_expectation(
     """
     law = kernel_law(law) if isinstance(law, Kernel) else law
     when = np.asarray(times, dtype=float)
-    if when.ndim != 1 or when.size == 0 or not (np.isfinite(when) & (when >= 0)).all():
-        raise UserError("times", got=times, expected="finite numbers >= 0", mend="e.g. --times 0.5,2,5")
+    if when.ndim != 1 or when.size == 0 or not ((when >= 0) & (when <= LATEST)).all():
+        raise UserError("times", got=times, expected=f"numbers in [0, {LATEST:g}]", mend="e.g. --times 0.5,2,5")
     if rho0 is not None and not -1 <= rho0 <= 1:
         raise UserError("rho0", got=rho0, expected="a number in [-1, 1]", mend="it is <X_1, X_2> at time 0")
+    if rho0 == 1 and observable == "log_distance":
+        raise UserError("rho0", got=rho0, expected="a number below 1", mend="the log distance of equal tokens is -∞")
     functional, size = _functional(observable, float(beta), float(threshold), np.asarray(levels, dtype=float))
     ordered, place = np.unique(when, return_inverse=True)
     mean, error = _solve(
@@ -94,6 +97,8 @@ def pair_expectation(
         power=VANISHING.get(observable) if isinstance(observable, str) else None,
     )
     worst = float(np.max(error))
+    if not (worst <= size or (observable == "log_distance" and np.isfinite(worst))):
+        raise RunError(f"the law of two tokens is out of the solver's reach (error {worst:.1e}); use milder parameters")
     if not worst <= PROMISED * size:
         warnings.warn(
             f"E f(rho_t) is accurate to about {worst:.1e} only (dim={law.dim}, times up to {ordered[-1]:g})",
@@ -103,7 +108,8 @@ def pair_expectation(
     if observable != "quantiles":
         mean, error = mean[:, 0], error[:, 0]
     if observable in ("energy", "distance2", "exceedance"):
-        mean = np.maximum(mean, 0.0)  # rounding around 0, far below the error
+        sign = -1.0 if observable == "energy" and beta < 0 else 1.0
+        mean = sign * np.maximum(sign * mean, 0.0)  # rounding around 0, far below the error
     return PairExpectation(when, mean[place], error[place])
 
 
@@ -126,6 +132,7 @@ def _functional(
         # An end that keeps its tokens counts as its distance on the grid, so that the mean stays finite.
         return lambda chain, p: np.atleast_1d(p @ (0.5 * np.log(2 * gaps(chain.y)[0]))), 10.0
     if observable == "energy":
+        check_beta(beta)
         return mean_of(lambda epsilon, eta: -0.5 * np.exp(beta) * np.expm1(-beta * epsilon)), abs(np.sinh(beta))
     if observable == "exceedance":
         if not -1 < threshold < 1:
@@ -204,7 +211,7 @@ def _read(
             before, value = value, functional(chain, probabilities)
             rows[t] = value
             if decaying:
-                rate = _decay(before[0], value[0]) / (t - now)
+                rate = _decay(abs(before[0]), abs(value[0])) / (t - now)
         now = t
     return np.array([rows[t] for t in times.tolist()])
 

@@ -31,6 +31,7 @@ VERDICTS = (
     "tokens merge, Theorem 1.4 silent",
     "tokens merge, Theorem 1.4 applies",
 )
+LONGEST_AXIS = 200  # values of an axis
 ACCURACY = 1e-5  # of the sharp rate: finer than any figure
 FIELDS = {
     "lambda_1": "rate of log-distances, λ_1 - pull of the attention",
@@ -86,11 +87,12 @@ def axis(spec: str) -> tuple[str, np.ndarray]:
         return name, np.array(RANGES[name], dtype=float)
     try:
         low, high, count = text.split(":")
-        values = np.linspace(float(low), float(high), int(count))
+        values = np.linspace(float(low), float(high), min(int(count), LONGEST_AXIS + 1))
     except ValueError:
         values = np.zeros(0)
-    if values.size < 2 or not np.isfinite(values).all() or values[0] >= values[-1]:
-        raise UserError(f"axis {name}", got=text, expected="low:high:count, count >= 2", mend=f"e.g. {name}=0.1:1:11")
+    if not 2 <= values.size <= LONGEST_AXIS or not np.isfinite(values).all() or values[0] >= values[-1]:
+        expected = f"low:high:count, 2 <= count <= {LONGEST_AXIS}"
+        raise UserError(f"axis {name}", got=text, expected=expected, mend=f"e.g. {name}=0.1:1:11")
     return name, np.unique(np.round(values)) if name == "dim" else values
 
 
@@ -120,7 +122,7 @@ def phase_map(x: str, y: str, *, progress: bool = False, **fixed: Any) -> PhaseM
     rows = []
     with Progress("phase map", ys.size, "row", shown=progress) as bar:
         for b in ys:
-            rows.append([_point(**at(a, b)) for a in xs])
+            rows.append([_point(**at(float(a), float(b))) for a in xs])
             bar.advance(1)
     fields = {name: np.array([[point[name] for point in row] for row in rows]) for name in FIELDS}
     zeros = {}

@@ -212,8 +212,8 @@ def pair_report(
     0.137955
     """
     for name, sigma in (("private", private), ("vector", vector), ("values", values)):
-        if not 0 <= sigma < np.inf:
-            raise UserError(name, got=sigma, expected="a finite number >= 0", mend="it is a standard deviation")
+        if not 0 <= sigma < 1e9:
+            raise UserError(name, got=sigma, expected="a number in [0, 1e9)", mend="it is a standard deviation")
     noises = (
         *((field_noise(Kernel(activation, dim, sigma_u, sigma_w)),) if mlp else ()),
         *((private_noise(private),) if private else ()),

@@ -31,6 +31,21 @@ class Covariance(NamedTuple):
     cross: np.ndarray
 
 
+LARGEST_BETA = 300.0  # e^β and its squares stay within floating point
+LARGEST_DIM = 65_536  # the law of ρ for uniform tokens is 1/√d wide: the grid grows with √d
+
+
+def check_beta(beta: Real) -> None:
+    """Refuse a β whose energies or unnormalised weights e^β leave floating point."""
+    if not abs(beta) <= LARGEST_BETA:
+        raise UserError(
+            "beta",
+            got=beta,
+            expected=f"a number in [-{LARGEST_BETA:g}, {LARGEST_BETA:g}]",
+            mend="energies grow like e^β",
+        )
+
+
 PairNoise = Callable[[np.ndarray, np.ndarray], Covariance]
 
 
@@ -83,7 +98,8 @@ def value_noise(beta: Real, sigma: Real = 1.0) -> PairNoise:
     """
 
     def covariance(epsilon: np.ndarray, eta: np.ndarray) -> Covariance:
-        r = 0.25 / np.cosh(0.5 * beta * epsilon) ** 2
+        # beyond 350 the square of cosh would overflow, where r is 0
+        r = 0.25 / np.cosh(np.minimum(0.5 * abs(beta) * epsilon, 350.0)) ** 2
         cross = 0.5 * (eta - epsilon) + 2 * r * epsilon
         return Covariance(sigma**2 * (1 - 2 * r), 2 * sigma**2 * r, sigma**2 * cross)
 
@@ -110,6 +126,8 @@ class PairAttention:
             raise UserError(
                 "attention", got=self.kind, expected="softmax, unnormalised or none", mend="others have no pair law"
             )
+        if self.kind != "none":
+            check_beta(self.beta)
 
     def pull(self, epsilon: np.ndarray) -> np.ndarray:
         if self.kind == "softmax":
@@ -152,6 +170,11 @@ class PairLaw:
     dim: int
     noises: tuple[PairNoise, ...]
     attention: PairAttention = PairAttention()
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.dim <= LARGEST_DIM:
+            expected = f"an integer in [2, {LARGEST_DIM}]"
+            raise UserError("dim", got=self.dim, expected=expected, mend="large dimensions hardly differ")
 
     def covariance(self, y: np.ndarray) -> Covariance:
         epsilon, eta = gaps(y)
