@@ -36,8 +36,11 @@ app.register_install_completion_command()
 def flag(name: str, default: str = "") -> Parameter:
     """The flag of an option; left out, its value is None and the default of the configuration, or this one, holds."""
     option = OPTIONS[name]
-    whole = {"converter": _whole} if type(option.default) is int else {}
-    return Parameter(help=f"{option.help} ({option.expects})", show_default=default or str(option.default), **whole)
+    return Parameter(
+        help=f"{option.help} ({option.expects})",
+        show_default=default or str(option.default),
+        converter=_whole if type(option.default) is int else None,
+    )
 
 
 def _whole(_: object, tokens: Sequence[Token]) -> int:
@@ -171,7 +174,7 @@ def theory(
     certify: Annotated[
         bool, Parameter(help="Proven intervals and signs of λ_1, λ̄ and λ̄' instead (extra `certify`).", negative=())
     ] = False,
-    out: Annotated[Path | None, Parameter(help="The netCDF file of a map; its figure goes beside it (map.nc).")] = None,
+    out: Annotated[Path | None, Parameter(help="The file of a map (map.nc); its figure goes beside it.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Exponents and rates, as one JSON object, or a phase map of them.

@@ -107,6 +107,29 @@ def test_absorption_of_uniform_tokens_is_even():
         absorption_probability(PairLaw(5, (private_noise(1.0),)))
 
 
+def test_absorption_at_ends_that_barely_attract():
+    # most of the scale function lies beyond any grid: P = ½ + S(0, y_0) / (2 S(0, ∞))
+    law = kernel_law(Kernel("sin:4.4874", 64))
+    y, end = np.linspace(0.0, 60.0, 60_001), law.ends[1]
+    assert end.kind == "attracting"
+    assert abs(end.exponent) < 1e-3 * end.variance
+    drift, variance = law.drift_and_variance(y)
+    slope = -2 * drift / variance
+    density = np.exp(np.append(0.0, np.cumsum(0.5e-3 * (slope[1:] + slope[:-1]))))
+    scale = np.append(0.0, np.cumsum(0.5e-3 * (density[1:] + density[:-1])))
+    beyond = density[-1] * end.variance / (2 * abs(end.exponent))
+    exact = np.interp(np.arctanh(0.4), y, scale) / (scale[-1] + beyond) / 2
+    found = absorption_probability(law, 0.4) - 0.5
+    assert abs(found / exact - 1) < 1e-5
+    assert abs(found / (exact * (1 + beyond / scale[-1])) - 1) > 0.1
+
+
+def test_stationary_mass_beyond_the_grid():
+    # an end that barely repels holds nearly all of the law: E ρ -> 1 as λ_1 falls to 0 where the other end is an entrance
+    means = [stationary_overlap(kernel_law(Kernel(f"sin:{w}", 64, 0.0, 1e-4))).mean for w in (4.4876, 4.492)]
+    assert means[0] > 0.999 > means[1] > 0.9
+
+
 def test_one_token_decorrelates_like_brownian_motion():
     # private noise of variance κ(1): E ρ_t = ρ_0 e^{-(d-1) σ² t}
     law = PairLaw(4, (private_noise(0.7),))
