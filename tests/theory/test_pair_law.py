@@ -125,7 +125,7 @@ def test_absorption_at_ends_that_barely_attract():
 
 
 def test_stationary_mass_beyond_the_grid():
-    # an end that barely repels holds nearly all of the law: E ρ -> 1 as λ_1 falls to 0 where the other end is an entrance
+    # an end that barely repels holds nearly all of the law: E ρ -> 1 as λ_1 falls to 0
     means = [stationary_overlap(kernel_law(Kernel(f"sin:{w}", 64, 0.0, 1e-4))).mean for w in (4.4876, 4.492)]
     assert means[0] > 0.999 > means[1] > 0.9
 
