@@ -54,7 +54,7 @@ def test_every_option_is_a_flag_and_every_default_is_shown():
     [
         (["theoy"], 'Did you mean "theory"?'),
         (["theory", "--dmi", "3"], "Did you mean --dim?"),
-        (["theory", "--dim", "three"], 'got 'three', expected an integer'),
+        (["theory", "--dim", "three"], "got 'three', expected an integer"),
         (["theory", "--dim"], "--dim requires an argument"),
         (["theory", "--dim", "1"], "dim: got 1, expected an integer >= 2; for example dim = 64"),
         (["theory", "--activation", "rellu"], "did you mean 'relu'?"),
