@@ -128,6 +128,11 @@ def test_stationary_mass_beyond_the_grid():
     # an end that barely repels holds nearly all of the law: E ρ -> 1 as λ_1 falls to 0
     means = [stationary_overlap(kernel_law(Kernel(f"sin:{w}", 64, 0.0, 1e-4))).mean for w in (4.4876, 4.492)]
     assert means[0] > 0.999 > means[1] > 0.9
+    hardly = stationary_overlap(kernel_law(Kernel("sin:4.487532688967447", 64)))  # λ_1 is about 1e-10
+    assert abs(hardly.distance2 - 2) < 1e-4
+    np.testing.assert_allclose(hardly.cumulative, 0.5, atol=1e-4)
+    attracted = absorption_probability(kernel_law(Kernel("sin:4.487532688767447", 64)), 0.4)
+    assert 0 < attracted - 0.5 < 1e-8
 
 
 def test_one_token_decorrelates_like_brownian_motion():

@@ -122,7 +122,7 @@ def absorption_probability(law: PairLaw, rho0: Real | None = None) -> float:
         chain = build_chain(law, spacing=spacing, anchor=anchor, reach=reach_of(law, anchor))
         # The harmonic function of a birth-death chain: its increments are products of down/up.
         logs = np.append(0.0, np.cumsum(np.log(chain.down[1:-1] / chain.up[1:-1])))
-        increments = _with_tails(np.exp(logs - logs.max()))
+        increments = _with_tails(np.exp(logs - logs.max()), law, spacing)
         to_synchrony = np.append(np.cumsum(increments[::-1])[::-1], 0.0) / increments.sum()
         start = uniform_weights(chain.y, law.dim) if rho0 is None else np.abs(chain.y - anchor) < spacing / 2
         return np.array([to_synchrony @ start])
@@ -130,12 +130,12 @@ def absorption_probability(law: PairLaw, rho0: Real | None = None) -> float:
     return float(romberg(at, first_spacing(law.dim), ACCURACY)[0][0])
 
 
-def _with_tails(values: np.ndarray, sides: tuple[bool, bool] = (True, True)) -> np.ndarray:
-    """Values whose first and last also stand for what continues beyond them, a geometric series."""
+def _with_tails(values: np.ndarray, law: PairLaw, spacing: float) -> np.ndarray:
+    """Values whose first and last also stand for what continues beyond them at an end, a geometric series."""
     values = values.copy()
-    for side, end, next_ in zip(sides, (0, -1), (1, -2), strict=True):
-        if side:
-            values[end] /= 1 - values[end] / values[next_]
+    for index, end in zip((0, -1), law.ends, strict=True):
+        if end.kind not in ENTERED:
+            values[index] /= -np.expm1(-2 * abs(end.exponent) / end.variance * spacing)
     return values
 
 
@@ -171,7 +171,7 @@ def stationary_overlap(law: PairLaw) -> StationaryOverlap | None:
         chain = build_chain(law, spacing=spacing, anchor=0.0, reach=reach_of(law))
         inner = chain.moving()
         logs = np.append(0.0, np.cumsum(np.log(chain.up[inner][:-1] / chain.down[inner][1:])))
-        mass = _with_tails(np.exp(logs - logs.max()), chain.kept)
+        mass = _with_tails(np.exp(logs - logs.max()), law, spacing)
         return Chain(chain.y[inner], chain.up[inner], chain.down[inner], (False, False)), mass / mass.sum()
 
     def moments(spacing: float) -> np.ndarray:
