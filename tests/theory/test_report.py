@@ -42,6 +42,11 @@ def test_verdicts(law, says):
     assert says == "bounds the mean energy" or says not in theory_report("sigmoid", 64)["verdict"]
 
 
+def test_antipodes_of_an_odd_field_are_not_crossed():
+    assert "cross" in theory_report("tanh", 2, 0.1)["verdict"]
+    assert "cross" not in theory_report("tanh", 2)["verdict"]
+
+
 def test_stationary_histogram_is_a_law():
     stationary = theory_report("sin:4.6", 64)["stationary_overlap"]
     assert sum(stationary["probability"]) == pytest.approx(1.0, abs=1e-9)

@@ -176,10 +176,10 @@ def verdict(kernel: Kernel, bound: float, sharp: SharpRate) -> str:
             "isolated": "an isolated eigenvalue: pairs trapped far from synchrony",
         }[sharp.part]
         words.append(f"{connection} {sharp.rate:.4g} ({because})")
-    if kernel.dim == 2:
-        words.append("d = 2: two tokens on the circle meet their antipodes and cross them")
-    elif kernel.dim == 3:
-        words.append("d = 3: λ̄ = 2 κ'(1) > 0 whatever the activation, so Assumption 1 never holds")
+    if law.ends[1].kind == "reflecting":
+        words.append("on the circle two tokens meet their antipodes and cross them")
+    if kernel.dim <= 3:
+        words.append(f"d = {kernel.dim}: λ̄ > 0 whatever the activation, so Assumption 1 never holds")
     return "; ".join(words)
 
 
