@@ -12,6 +12,13 @@ def no_lines_of_progress(monkeypatch):
     monkeypatch.setattr(Progress, "seconds_between_lines", float("inf"))
 
 
+@pytest.fixture(autouse=True)
+def bits_as_before():
+    """A command owns its process and may switch JAX to 64 bits; here it shares the process with other tests."""
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
 @pytest.fixture
 def x64():
     """JAX's 64-bit mode, for one test."""
