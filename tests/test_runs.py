@@ -188,7 +188,7 @@ def test_a_pickled_token_file_runs_no_code(tmp_path, monkeypatch, capsys):
         (["--noise", "mpl"], "did you mean 'mlp'?"),
         (["--start", "unifrom"], "did you mean 'uniform'?"),
         (["--tokns", "3"], "Did you mean --tokens?"),
-        (["--tokens", "many"], '--tokens: got 'many', expected an integer'),
+        (["--tokens", "many"], "--tokens: got 'many', expected an integer"),
         (["--layers", "10", "--every", "3"], "every: got 3, expected a divisor of layers = 10; use 1"),
         (["--start", "clusters", "--clusters", "65"], "clusters: got 65"),
         (["--start", "equiangular", "--tokens", "65"], "at least 65 for 65 tokens"),
