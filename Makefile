@@ -6,24 +6,24 @@ TESTS  ?= not slow
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: paper test quick lint check setup clean
+.PHONY: paper test slow lint check setup clean
 .DEFAULT_GOAL := paper
 
 paper: setup            ## the main job: the paper's table and figures, computed, in out/
 	$(BIN)/synchronoise paper all --out $(OUT)/
 
-test: setup             ## the whole suite
-	$(BIN)/python -m pytest
-
-quick: setup            ## the suite without its slow tests
+test: setup             ## the suite, but for its long tests
 	$(BIN)/python -m pytest -m "$(TESTS)"
+
+slow: setup             ## the long tests
+	$(BIN)/python -m pytest -m slow
 
 lint: setup             ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-check: lint test        ## all of it
+check: lint test slow        ## all of it
 
 setup: $(STAMP)
 
