@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from polynomial_oracle import OracleRefuses, oracle
+from scipy.integrate import solve_ivp
 from scipy.special import hyp0f1
 
 from synchronoise.errors import RunError, UserError
@@ -210,6 +211,16 @@ def test_attention_near_synchrony(kind, pull):
     change = slopes[1] - slopes[0]
     assert abs(change[0] + pull) < 2e-3 * abs(pull)
     assert abs(change[1] + 2 * pull) < 2e-3 * abs(2 * pull)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strength"), [("softmax", lambda r: 2 / (np.exp(1 - r) + 1)), ("unnormalised", np.exp)]
+)
+def test_attention_moves_two_tokens_as_their_equation_says(kind, strength):
+    # the noise is negligible: ρ' = a (1-ρ²) e^{ρ} times 1 or 2/(e + e^ρ), THEORY §7 at N = 2
+    law = PairLaw(3, (vector_noise(1e-7),), PairAttention(kind, 0.7))
+    flow = solve_ivp(lambda t, r: 0.7 * (1 - r**2) * strength(r), (0, 1), [0.1], rtol=1e-10, atol=1e-12)
+    assert abs(pair_expectation(law, "overlap", [1.0], 0.1).mean[0] - flow.y[0, -1]) < 1e-6
 
 
 def test_quantiles_and_exceedance_invert_each_other():

@@ -9,7 +9,13 @@ from scipy.optimize import brentq
 from synchronoise.errors import UserError
 from synchronoise.kernel import Kernel
 from synchronoise.theory import lambda_1, pair_report, theory_report
-from synchronoise.theory.assumption_2 import assumption_2, attention_velocity, energy_growth, growth_by_search
+from synchronoise.theory.assumption_2 import (
+    assumption_2,
+    attention_velocity,
+    energy_growth,
+    growth_by_search,
+    proven_epsilon,
+)
 from synchronoise.theory.two_point import PairAttention
 
 DESIGN = [
@@ -99,8 +105,19 @@ def test_the_bound_holds_for_random_values_and_weights():
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         w = rng.dirichlet(np.ones(n))
         growth = energy_growth(attention_velocity(PairAttention("softmax", 1.0, beta), value), beta, x, w)
-        rest = min(np.linalg.norm(value - a * np.eye(d), 2) for a in np.linspace(0, 4, 41))
-        assert growth <= 2 * (1 + beta) * rest + 1e-9
+        assert growth <= proven_epsilon(PairAttention("softmax", 1.0, beta), beta, value) + 1e-9
+    # V = I + W costs |W| = ½, whatever the multiple of I
+    value = np.diag([1.5, 0.5])
+    assert proven_epsilon(PairAttention("softmax", 1.0, 3.0), 3.0, value) == pytest.approx(
+        2 * (1 + 3.0) * 0.5, abs=1e-2
+    )
+
+
+@pytest.mark.parametrize("beta", [0.2, 2.0])
+def test_repelling_unnormalised_attention_is_between_half_the_bound_and_the_bound(beta):
+    found = assumption_2(PairAttention("unnormalised", -0.5, beta), beta, 5)
+    assert found.upper == 0.5 * 4 * np.exp(beta)
+    assert 0.49 * found.upper < found.lower < 0.5001 * found.upper
 
 
 def test_search_takes_any_attention():
