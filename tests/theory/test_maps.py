@@ -6,7 +6,7 @@ import pytest
 from synchronoise.errors import UserError
 from synchronoise.kernel import Kernel
 from synchronoise.plots_theory import phase_figure
-from synchronoise.theory import lambda_1
+from synchronoise.theory import lambda_1, lambda_bar
 from synchronoise.theory.maps import axis, phase_map
 
 
@@ -27,7 +27,14 @@ def test_attention_moves_the_line_to_lambda_1():
     assert len(phase.zeros["lambda_1"]) >= 3
     for sigma_w, scale in phase.zeros["lambda_1"]:
         assert abs(lambda_1(Kernel("tanh", 32, 0.0, sigma_w)) - scale) < 1e-10
+    for sigma_w, scale in phase.zeros["lambda_bar"]:
+        assert abs(lambda_bar(Kernel("tanh", 32, 0.0, sigma_w)) - 2 * scale) < 1e-10
     assert (phase.fields["verdict"][:, 0] == [0, 0, 1, 2]).all()  # a = -1, -1/2, 0, 1/2 for an odd field
+    # a = -1/2 costs Theorem 1.4 ε <= 2
+    bounds = phase.fields["lambda_bar_prime"][1, 1:]
+    assert (bounds > -2).any()
+    assert (bounds < 0).all()
+    assert (phase.fields["verdict"][1, 1:] == np.where(phase.fields["lambda_1"][1, 1:] > 0, 0, 2 + (bounds < -2))).all()
 
 
 def test_dataset_and_figure():

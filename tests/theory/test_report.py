@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from synchronoise.errors import UserError
 from synchronoise.kernel import Kernel
-from synchronoise.theory import lambda_1, pair_report, theory_report
+from synchronoise.theory import lambda_1, lambda_bar, pair_report, theory_report
 from synchronoise.theory.assumption_2 import (
     assumption_2,
     attention_velocity,
@@ -67,6 +67,11 @@ def test_attention_section():
     assert section["ends"]["synchrony"] == "repelling"
     assert section["theorem_1_4"]["rate"] == report["lambda_bar_prime"] + section["epsilon"]["upper"]
     assert report["best_beta"] == 1.0
+    kernel = Kernel("relu", 128, 0.1, 0.1)
+    assert section["lambda_bar"] == pytest.approx(lambda_bar(kernel) + 2.0, abs=1e-12)
+    assert section["causal_slowest_log_distance_rate"] == pytest.approx(lambda_1(kernel) + 0.5, abs=1e-12)
+    moments = theory_report("relu", 5)["moment_exponents"]  # p* = 1/4: beyond it the exponent stays
+    assert moments["0.25"] == pytest.approx(-0.025) == moments["2.0"]
     assert theory_report("relu", 128)["attention"] is None
 
 
