@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from synchronoise import cli
+from synchronoise.cli import common, exact
 from synchronoise.errors import RunError
 from synchronoise.options import OPTIONS
 
@@ -40,7 +41,7 @@ def test_help_imports_nothing_heavy(command):
 
 
 def test_every_option_is_a_flag_and_every_default_is_shown():
-    flags = cli.RunFlags.__dataclass_fields__
+    flags = common.RunFlags.__dataclass_fields__
     assert set(flags) == set(OPTIONS)
     done = run("init", "--help")
     text = " ".join(done.stdout.replace("│", " ").split())
@@ -81,7 +82,7 @@ def test_a_failed_run_exits_with_1_and_an_interrupt_with_130(capsys, monkeypatch
         def fail(*_, error=error, **__):
             raise error
 
-        monkeypatch.setattr(cli, "report", fail)
+        monkeypatch.setattr(exact, "report", fail)
         assert cli.status(["theory"]) == code
         assert capsys.readouterr().err == f"synchronoise: {line}\n"
 
@@ -92,7 +93,7 @@ def test_a_fault_of_ours_is_not_hidden(monkeypatch):
     def fail(*_, **__):
         raise ValueError("a defect")
 
-    monkeypatch.setattr(cli, "report", fail)
+    monkeypatch.setattr(exact, "report", fail)
     with pytest.raises(ValueError, match="a defect"):
         cli.status(["theory"])
 
@@ -106,7 +107,7 @@ def test_a_sick_installation_fails(capsys, monkeypatch):
 def test_warnings_are_one_line_on_stderr():
     script = (
         "import warnings\nfrom synchronoise import cli\n"
-        "cli.report = lambda *_, **__: warnings.warn('near the floor')\n"
+        "cli.exact.report = lambda *_, **__: warnings.warn('near the floor')\n"
         "cli.main(['theory'])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

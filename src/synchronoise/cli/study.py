@@ -1,0 +1,96 @@
+"""Commands that test the theorems: paper, converge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from synchronoise.cli.common import Json, LawFlags, Overwrite, allow_dtype, app, flag, given, numbers, report
+
+
+@app.command
+def paper(
+    what: Literal["table", "fig1", "grid", "all"],
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="The folder of the results, new or of an earlier such run.")],
+    activation: Annotated[str | None, Parameter(help="One grid: relu, sigmoid, tanh, silu, or none.")] = None,
+    quick: Annotated[bool, Parameter(help="Tiny sizes, to see that it works.", negative=())] = False,
+    seed: Annotated[int | None, flag("seed")] = None,
+    overwrite: Annotated[bool, Parameter(help="Replace results of other settings.", negative=())] = False,
+    json: Json = False,
+) -> None:
+    """Make the paper's table and figures, with the theory over them; what is there already is kept.
+
+    Parameters
+    ----------
+    what
+        table, fig1, grid (all five, or the one of --activation), or all of it.
+    """
+    from synchronoise.paper import reproduce
+
+    values = {"activation": activation, "quick": quick, "overwrite": overwrite, "progress": True}
+    report(reproduce(what, out=out, seed=0 if seed is None else seed, **values), json)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ConvergeFlags(LawFlags):
+    """What a coupled experiment depends on, apart from its levels; each experiment has small sizes of its own."""
+
+    dim: Annotated[int | None, flag("dim", "3; law: 16")] = None
+    sigma_u: Annotated[float | None, flag("sigma_u", "0; law: 0.3")] = None
+    sigma_w: Annotated[float | None, flag("sigma_w", "0; law: 0.3")] = None
+    attention: Annotated[str | None, flag("attention", "softmax; law: none")] = None
+    attention_scale: Annotated[float | None, flag("attention_scale")] = None
+    tokens: Annotated[int | None, flag("tokens", "4; law: 2")] = None
+    horizon: Annotated[float | None, flag("horizon", "1")] = None
+    layers: Annotated[int | None, flag("layers", "32; only of width")] = None
+    start: Annotated[str | None, flag("start")] = None
+    overlap: Annotated[float | None, flag("overlap")] = None
+    replicas: Annotated[int | None, flag("replicas", "256; law: 65536")] = None
+    seed: Annotated[int | None, flag("seed")] = None
+
+
+@app.command
+def converge(
+    what: Literal["depth", "width", "limits", "law"],
+    /,
+    *,
+    flags: ConvergeFlags = ConvergeFlags(),
+    levels: Annotated[str | None, Parameter(help="Layers, or widths for `width`: comma-separated.")] = None,
+    widths: Annotated[str | None, Parameter(help="Widths of `limits` and `law`, e.g. 16,64,inf.")] = None,
+    token_error: Annotated[float, Parameter(help="limits: root-mean-square error per token that is wanted.")] = 0.1,
+    path: Annotated[bool, Parameter(help="depth: one path as L grows, no mean.", negative=())] = False,
+    quick: Annotated[bool, Parameter(help="Fewer levels and replicas, wider bands.", negative=())] = False,
+    out: Annotated[Path | None, Parameter(help="The result [default: converge-WHAT.nc]; a figure goes beside it.")] = (
+        None
+    ),
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Measure how the transformer converges to its limit on the same randomness: rates with intervals, and a verdict.
+
+    The defaults take a few minutes.
+
+    Parameters
+    ----------
+    what
+        depth: error against layers L.  width: against the width m.  limits: both, and how deep and wide is enough.
+        law: mean energy of two tokens, at several widths.
+    """
+    from synchronoise.convergence.experiments import experiment
+    from synchronoise.convergence.report import produce, table
+
+    axes = {name: tuple(numbers(name, text)) for name, text in (("levels", levels), ("widths", widths)) if text}
+    chosen = experiment(what, given(flags), quick=quick, **axes)
+    allow_dtype("float64")
+    out = out or Path(f"converge-{what}.nc")
+    result = produce(chosen, out, overwrite=overwrite, token_error=token_error, path=path, progress=True)
+    if json:
+        report(result, as_json=True)
+    else:
+        print(table(result))
