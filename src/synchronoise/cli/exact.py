@@ -78,6 +78,9 @@ def theory(
     from synchronoise.plots_theory import check_map_output, save_phase_map
     from synchronoise.theory.maps import phase_map
 
+    for name in given(flags).keys() & {axis.partition("=")[0] for axis in map}:
+        idle = name.replace("_", "-")
+        raise UserError(f"--{idle} and an axis of the map", mend=f"leave out --{idle}, or choose another axis")
     out = out or Path("map.nc")
     check_map_output(out, overwrite=overwrite)
     phase = phase_map(*map, progress=True, **pair_law(flags))
@@ -100,15 +103,27 @@ def pair(
     private: Annotated[float, Parameter(help="Deviation of noise of each token's own.")] = 0.0,
     vector: Annotated[float, Parameter(help="Deviation of one Brownian vector for all.")] = 0.0,
     values: Annotated[float, Parameter(help="Deviation of random value matrices.")] = 0.0,
-    threshold: Annotated[float, Parameter(help="Of exceedance, P(overlap > threshold).")] = 0.9,
-    levels: Annotated[str, Parameter(help="Of quantiles, comma-separated.")] = "0.05,0.25,0.5,0.75,0.95",
+    threshold: Annotated[
+        float | None, Parameter(help="Of exceedance, P(overlap > threshold).", show_default="0.9")
+    ] = None,
+    levels: Annotated[
+        str | None, Parameter(help="Of quantiles, comma-separated.", show_default="0.05,0.25,0.5,0.75,0.95")
+    ] = None,
 ) -> None:
     """E f(ρ_t) for the overlap of two tokens, without Monte Carlo, as one JSON object."""
     from synchronoise.theory import pair_report
+    from synchronoise.theory.kolmogorov import OBSERVABLES
 
     if uniform and rho0 is not None:
         raise UserError("--uniform and --rho0 are two starts", mend="give one of them")
+    if noise == "none":
+        for name in given(flags).keys() & {"activation", "sigma_u", "sigma_w"}:
+            idle = name.replace("_", "-")
+            raise UserError(f"--{idle} is about the MLP, and there is none", mend=f"leave out --noise or --{idle}")
+    still = observable in OBSERVABLES and observable != "energy"
+    if flags.beta is not None and still and not values and flags.attention in (None, "none"):
+        raise UserError(f"--beta changes no {observable} here", mend="leave it out, or add --attention or --values")
     noises = {"mlp": noise == "mlp", "private": private, "vector": vector, "values": values}
-    asked = {"threshold": threshold, "levels": numbers("levels", levels)}
+    asked = {"threshold": threshold, "levels": None if levels is None else numbers("levels", levels)}
     result = pair_report(observable, numbers("times", times), rho0, **pair_law(flags), **noises, **asked)
     report(result, as_json=True)

@@ -33,6 +33,7 @@ from synchronoise.theory.two_point import (
 )
 
 MOMENTS = (0.25, 0.5, 1.0, 2.0)
+PARAMETERS = {"threshold": ("exceedance", 0.9), "levels": ("quantiles", (0.05, 0.25, 0.5, 0.75, 0.95))}
 EDGES = np.linspace(-1.0, 1.0, 41)  # cells of the stationary overlap's histogram
 
 
@@ -199,14 +200,15 @@ def pair_report(
     values: Real = 0.0,
     attention: str = "none",
     attention_scale: Real = 1.0,
-    threshold: Real = 0.9,
-    levels: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
+    threshold: Real | None = None,
+    levels: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """E f(ρ_t) of `pair_expectation` for a sum of noises, as plain numbers (THEORY §5).
 
     `mlp` is the MLP's Gaussian field; `private`, `vector` and `values` are the deviations of private noise, of
     one common Brownian vector and of random value matrices (QᵀK = βI), 0 for none.  `rho0` None: uniform tokens.
-    Raises `UserError` without any noise, or for a negative deviation.
+    `threshold` (0.9) is that of "exceedance", `levels` those of "quantiles".  Raises `UserError` without any noise, for
+    a negative deviation, and for a threshold or levels that the observable has not.
 
     >>> pair_report("overlap", [1.0], 0.6, dim=4, mlp=False, private=0.7)["mean"][0].__round__(6)
     0.137955
@@ -223,11 +225,17 @@ def pair_report(
     if not noises:
         raise UserError("two tokens without noise follow an ordinary equation", mend="keep the MLP or add a noise")
     law = PairLaw(dim, noises, PairAttention(attention, float(attention_scale), float(beta)))
-    result = pair_expectation(law, observable, times, rho0, beta=beta, threshold=threshold, levels=levels)
-    extra = {"quantiles": {"levels": list(levels)}, "exceedance": {"threshold": float(threshold)}}
+    own: dict[str, Any] = {name: value for name, (of, value) in PARAMETERS.items() if of == observable}
+    for name, value in (("threshold", threshold), ("levels", levels)):
+        if value is not None and name not in own:
+            of = PARAMETERS[name][0]
+            raise UserError(f"--{name} is about {of}, not {observable}", mend=f"leave it out, or use --observable {of}")
+        if value is not None:
+            own[name] = value
+    result = pair_expectation(law, observable, times, rho0, beta=beta, **own)
     return {
         "observable": observable,
-        **extra.get(observable, {}),
+        **{name: np.asarray(value, float).tolist() for name, value in own.items()},
         "times": result.times.tolist(),
         "mean": result.mean.tolist(),
         "error": result.error.tolist(),
