@@ -20,6 +20,7 @@ _HOME = {
         "SinkhornAttention", "SoftmaxAttention", "UnnormalisedAttention",
     ],
     "errors": ["RunError", "UserError"],
+    "harmonic_attention": ["HarmonicAttention"],
     "kernel": ["Kernel"],
     "model": ["Transformer", "step"],
     "noise": [
@@ -39,8 +40,8 @@ __all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return import_module("synchronoise.testing")
+    if name in ("probe", "testing"):
+        return import_module(f"synchronoise.{name}")
     if name == "__version__":
         return version("synchronoise")
     if name not in _MODULE_OF:
@@ -53,7 +54,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import testing
+    from . import probe, testing
     from .activations import Activation, activation, custom_activation
     from .attention import (
         Attention,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         UnnormalisedAttention,
     )
     from .errors import RunError, UserError
+    from .harmonic_attention import HarmonicAttention
     from .kernel import Kernel
     from .model import Transformer, step
     from .noise import (

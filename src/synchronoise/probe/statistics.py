@@ -1,0 +1,120 @@
+"""What is measured of the tokens at one site: functions of one matrix of activations (torch), nothing kept.
+
+Light statistics cost O(N d); the full set forms the N × N cosines once.  All but the norm are those of tokens divided
+by their lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from scipy.sparse.csgraph import connected_components
+
+LIGHT = {
+    "mean_cosine": "mean cosine of pairs of tokens",
+    "rank_one_residual": "relative residual to rank one, |X - 1 mean(X)| / |X|, of normed tokens",
+    "norm": "mean length of a token",
+    "first_cosine": "mean cosine of the first token with the others",
+    "first_norm": "length of the first token over the mean length of the others",
+}
+FULL = {
+    "cosine_sd": "standard deviation of the cosine over pairs",
+    "energy": "interaction energy E_beta of the normed tokens",
+    "effective_rank": "effective rank (sum of eigenvalues)^2 / sum of squares, of the cosines",
+    "stable_rank": "stable rank |X|_F^2 / |X|_2^2 of normed tokens",
+    "near_identical": "share of pairs with cosine above 0.999",
+    "clusters": "connected clusters of tokens with cosine above 0.999",
+}
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+NEAR = 0.999
+POWER_STEPS = 20  # of the power iteration for the largest eigenvalue, started at the mean direction
+
+
+def token_statistics(
+    x: torch.Tensor, *, special_first: bool, full: bool = True, beta: float = 1.0
+) -> tuple[dict[str, float], list[float]]:
+    """Statistics by name and, if `full`, the quantiles of the cosine, of tokens x (N × d); the first one apart.
+
+    >>> values, _ = token_statistics(torch.eye(3), special_first=False)
+    >>> [round(values[name], 5) for name in ("mean_cosine", "effective_rank", "clusters")]
+    [0.0, 3.0, 3.0]
+    """
+    lengths = torch.linalg.vector_norm(x, dim=1)
+    unit = x / lengths[:, None].clamp_min(torch.finfo(x.dtype).tiny)
+    first, rest = unit[0], unit[1:]
+    values = {
+        "first_cosine": float((rest @ first).mean()),
+        "first_norm": float(lengths[0] / lengths[1:].mean()),
+    }
+    if special_first:
+        unit, lengths = rest, lengths[1:]
+    n = len(unit)
+    centre = unit.mean(dim=0)
+    squared = float(centre @ centre)
+    values |= {
+        "mean_cosine": (n * squared - 1) / (n - 1),
+        # In the mean of squares: 1 - |centre|² would lose the digits of merged tokens.
+        "rank_one_residual": math.sqrt(float(torch.square(unit - centre).sum(1).mean())),
+        "norm": float(lengths.mean()),
+    }
+    if not full:
+        return values, []
+    cosine = unit @ unit.T
+    pairs = n * (n - 1)
+    square_sum = float(torch.linalg.vector_norm(cosine)) ** 2
+    mean = values["mean_cosine"]
+    near = cosine > NEAR
+    top = float(torch.exp(beta * (cosine - 1)).sum())
+    values |= {
+        "cosine_sd": math.sqrt(max((square_sum - n) / pairs - mean**2, 0.0)),
+        "energy": 0.5 * math.exp(beta) * (1 - top / n**2),
+        "effective_rank": n**2 / square_sum,
+        "stable_rank": n / _largest_eigenvalue(cosine),
+        "near_identical": (float(near.sum()) - n) / pairs,
+        "clusters": float(connected_components(near.numpy(), directed=False)[0]),
+    }
+    return values, _quantiles(cosine)
+
+
+def _largest_eigenvalue(cosine: torch.Tensor) -> float:
+    vector = cosine.sum(dim=1)
+    for _ in range(POWER_STEPS):
+        vector = cosine @ (vector / torch.linalg.vector_norm(vector))
+    return float(torch.linalg.vector_norm(vector))
+
+
+def _quantiles(cosine: torch.Tensor) -> list[float]:
+    n = len(cosine)
+    # Each pair twice: without the diagonal, which is the largest n of the sorted entries or equal to them.
+    ordered = cosine.flatten().sort().values[: n * (n - 1)]
+    return [float(ordered[min(int(q * n * (n - 1)), n * (n - 1) - 1)]) for q in QUANTILES]
+
+
+def attention_entropy(weights: torch.Tensor) -> float:
+    """Mean entropy of attention over heads and queries, relative to that of equal weights: 1 is a plain average.
+
+    `weights` is heads × N × N; a query that sees one token only is left out.
+
+    >>> attention_entropy(torch.full((1, 2, 2), 0.5))
+    1.0
+    """
+    seen = (weights > 0).sum(dim=-1)
+    entropy = torch.special.entr(weights).sum(dim=-1)
+    several = seen > 1
+    return float((entropy[several] / torch.log(seen[several])).mean())
+
+
+def describe(name: str) -> str:
+    """What a statistic is, in words.
+
+    >>> describe("norm")
+    'mean length of a token'
+    """
+    return ALL[name]
+
+
+ALL: Mapping[str, str] = {
+    **LIGHT, **FULL, "attention_entropy": "entropy of attention relative to that of equal weights",
+}  # fmt: skip
