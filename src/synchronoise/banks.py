@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._arrays import Factor, PRNGKey, Tokens
+from ._arrays import Array, Factor, Float, PRNGKey, Tokens
 from .harmonics import DIMENSIONS, degrees, harmonics
 from .noise import MLP, Noise
-from .randomness import Role, address
+from .randomness import Role, address, role_key
+from .spectral import series
 
 
 class FrozenField(Noise):
@@ -76,6 +77,17 @@ class HarmonicField(FrozenField):
 
     def functions(self, x: Tokens) -> Factor:
         return harmonics(x, self.degree, jnp)[:, np.array(self.columns)] * self.amplitudes
+
+    def increment(self, key: PRNGKey, x: Tokens) -> Tokens:
+        xi = jax.random.normal(role_key(key, Role.OUTPUT), (self.rank, x.shape[1]), x.dtype)
+        return self.values(xi, x)
+
+    def values(self, xi: Float[Array, "rank d"], x: Tokens) -> Tokens:
+        """Σ_k f_k(x) ξ_k at the rows of x, in memory O(n + rank): the factor of many tokens is never held."""
+        count = degrees(self.mlp.dim, self.degree).size
+        coefficients = jnp.asarray(self.amplitudes, x.dtype)[:, None] * xi
+        whole = jnp.zeros((count, xi.shape[1]), x.dtype).at[np.array(self.columns)].set(coefficients)
+        return series(x, whole, self.degree)
 
     @property
     def rank(self) -> int:
