@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 import synchronoise as sn
 from checks import NOISES, many_keys, uniform_tokens
-from synchronoise import cli, testing
+from synchronoise import cli, simulation, testing
 from synchronoise.clusters import (
     GramRank,
     MergeAngles,
@@ -150,6 +150,21 @@ def test_synchrony_to_machine_precision(name, x64):
     if noise.floor("float64") < 1e-12:
         # the two distances shrink alike, six orders of magnitude apart: no jitter, no floor
         np.testing.assert_allclose(1e6 * narrow / wide, 1, rtol=0.02)
+
+
+def test_an_interrupted_run_is_no_result(monkeypatch):
+    job = prepare({"layers": 20, "tokens": 3, "dim": 3, "replicas": 2, "width": 4, "every": 1})
+    advance, calls = simulation._run_chunk, []
+
+    def second_is_interrupted(*arguments, **how):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return advance(*arguments, **how)
+
+    monkeypatch.setattr(simulation, "_run_chunk", second_is_interrupted)
+    with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt, match="nothing was written"):
+        watch(job, (GramRank(),))
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

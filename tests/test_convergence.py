@@ -79,7 +79,7 @@ def test_every_experiment_says_a_verdict(arguments, tmp_path):
 )
 def test_a_mistake_is_one_line(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "allow_dtype", lambda dtype: None)
+    monkeypatch.setattr("synchronoise.cli.study.allow_dtype", lambda dtype: None)
     assert cli.status(["converge", *arguments]) == 2
     said = capsys.readouterr().err
     assert message in said

@@ -20,7 +20,6 @@ SETTINGS = [
 
 
 @pytest.mark.stat
-@pytest.mark.filterwarnings("ignore::synchronoise.FloorWarning")
 @pytest.mark.parametrize("setting", [SETTINGS[0], *(pytest.param(s, marks=pytest.mark.slow) for s in SETTINGS[1:])])
 def test_stronger_noise_escapes_sooner(setting, tmp_path):
     """E min(τ, T) falls from no noise to strength 0.5 (beyond 2.5 standard errors) and from there to 2 (beyond 5)."""
@@ -36,7 +35,6 @@ def test_stronger_noise_escapes_sooner(setting, tmp_path):
     assert abs(halves[0].mean() - halves[1].mean()) < 5 * error
 
 
-@pytest.mark.filterwarnings("ignore::synchronoise.FloorWarning")
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["escape", "--layers", "40", "--horizon", "4", "--replicas", "4", "--tokens", "8", "--every", "2"]
@@ -45,5 +43,19 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert {"no noise", "strength 1", "clusters"} <= set(result)
     assert (tmp_path / "escape.png").stat().st_size > 1000
     assert cli.status([*words, "--strengths", "-1", "--overwrite"]) == 2
-    with pytest.raises(UserError, match="needs attention"):
-        escapes({"attention": "none"}, "other.nc")
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "says"),
+    [
+        ({"attention": "none"}, {}, "needs attention"),
+        ({"noise": "none"}, {}, "needs noise"),
+        ({}, {"strengths": (1.0, 1.0)}, "different"),
+        ({}, {"settle": 0.0}, "settle"),
+        ({"beta": 0.1, "layers": 20, "replicas": 2, "every": 20}, {}, "every replica has one cluster"),
+    ],
+)
+def test_what_cannot_escape_is_one_line(given, how, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        escapes(given, tmp_path / "escape.nc", **how)
+    assert not list(tmp_path.iterdir())

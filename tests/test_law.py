@@ -70,22 +70,6 @@ def test_another_activation_and_biases():
     assert agrees(decay, np.exp(-law.kernel().kappa_1 * (D - 1) * T / 2), resolution=0.045)
 
 
-class Scaled(Noise):
-    """A noise times a number: what a forgotten factor does."""
-
-    noise: Noise
-    by: float
-    common = True
-    in_law_only = True
-    route = "scaled"
-
-    def factor(self, key, x):
-        return self.by * self.noise.factor(key, x)
-
-    def floor(self, dtype):
-        return 0.0
-
-
 class Private(Noise):
     """Independent noise of the same one-token speed for each token."""
 
@@ -104,8 +88,8 @@ class Private(Noise):
 @pytest.mark.parametrize(
     ("twin", "decay_fails"),
     [
-        (Scaled(sn.DrawnMLP(LAW, 4), 2.0), True),  # 1/√m forgotten at m = 4
-        (Scaled(sn.GaussianField(LAW), np.sqrt(T / 50)), True),  # T/L for √(T/L)
+        (sn.ScaledNoise(sn.DrawnMLP(LAW, 4), 2.0), True),  # 1/√m forgotten at m = 4
+        (sn.ScaledNoise(sn.GaussianField(LAW), np.sqrt(T / 50)), True),  # T/L for √(T/L)
         (Private(), False),  # private for common noise: one token cannot tell, pairs can
     ],
     ids=["forgotten_root_m", "scaled_by_h", "private"],

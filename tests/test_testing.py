@@ -47,6 +47,7 @@ ALL_NOISES = {
     **{name: (noise, None if "sum" in name else kappa) for name, noise in NOISES.items()},
     "private": (sn.PrivateNoise(0.3), lambda x: 0.09 * np.eye(len(x))),
     "vector": (sn.VectorNoise(0.3), lambda x: np.full((len(x), len(x)), 0.09)),
+    "scaled": (sn.ScaledNoise(sn.VectorNoise(0.6), -0.5), lambda x: np.full((len(x), len(x)), 0.09)),
     **{f"values of {name}": (sn.ValueNoise(ATTENTIONS[name], 0.3), outputs(ATTENTIONS[name]))
        for name in ("softmax", "sinkhorn", "SoftmaxAttention by matrices")},
     "mlp and values": (sn.SumNoise(NOISES["drawn"], sn.ValueNoise(sn.SoftmaxAttention(2.0), 0.3)),

@@ -24,8 +24,8 @@ _HOME = {
     "kernel": ["Kernel"],
     "model": ["Transformer", "step"],
     "noise": [
-        "MLP", "DrawnMLP", "GaussianField", "InLawMLP", "Noise", "PrivateNoise", "SumNoise", "ValueNoise",
-        "VectorNoise", "mlp_noise",
+        "MLP", "DrawnMLP", "GaussianField", "InLawMLP", "Noise", "PrivateNoise", "ScaledNoise", "SumNoise",
+        "ValueNoise", "VectorNoise", "mlp_noise",
     ],
     "observables": [
         "Energy", "LargestDistance", "LogDistance", "MeanOverlap", "Observable", "OverlapHistogram", "OverlapQuantiles",
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         InLawMLP,
         Noise,
         PrivateNoise,
+        ScaledNoise,
         SumNoise,
         ValueNoise,
         VectorNoise,

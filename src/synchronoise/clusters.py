@@ -70,7 +70,7 @@ class MergeAngles(Observable):
     def __call__(self, x: Tokens, weights: Weights | None) -> Array:
         same, opposite = half_square_chords(x), half_square_chords_to(x, -x)
         angles = [2 * jnp.arcsin(jnp.minimum(jnp.sqrt(e / 2), 1)) for e in (same, jnp.minimum(same, opposite))]
-        return jnp.stack([spanning_edges(angle) for angle in angles])
+        return jax.vmap(spanning_edges)(jnp.stack(angles))
 
     @property
     def coords(self) -> dict[str, np.ndarray]:
@@ -166,12 +166,16 @@ def check_result(out: str | Path, kind: str, *, overwrite: bool) -> Path:
 
 
 def watch(job: Job, observers: Sequence[Observable], *, progress: bool = False) -> xr.Dataset:
-    """Run a job with these observers and nothing written."""
+    """Run a job with these observers and nothing written; `KeyboardInterrupt` when it is interrupted."""
     config = job.config
-    return simulate(
+    dataset = simulate(
         job.model, job.start, replicas=config.replicas, seed=config.seed, observers=observers, every=config.every,
         save_tokens=config.save_tokens, dtype=config.dtype, progress=progress,
     )  # fmt: skip
+    completed = dataset.attrs["completed_layers"]
+    if completed < job.model.layers:
+        raise KeyboardInterrupt(f"interrupted at layer {completed} of {job.model.layers}; nothing was written")
+    return dataset
 
 
 def cluster_report(dataset: xr.Dataset, delta: float) -> dict[str, Any]:

@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import schur
 
-from ._arrays import Array, Factor, Float, Key, PRNGKey, Tokens
+from ._arrays import Array, Float, Key, PRNGKey, Tokens
 from .attention import Attention
 from .config import RunConfig, configure, noise_terms
 from .errors import UserError
 from .model import Transformer, cast, layer_map
-from .noise import MLP, DrawnMLP, Noise, SumNoise, VectorNoise
+from .noise import MLP, DrawnMLP, Noise, ScaledNoise, SumNoise, VectorNoise
 from .randomness import Role, replica_keys, role_key, step_key
 from .runs import attention_of
 from .sphere import Start, Uniform, layer_norm, leaders, tangent
@@ -83,41 +83,12 @@ def growth(
     return Growth(np.asarray(even) / time, np.asarray(whole) / time, time)
 
 
-class Mirrored(Noise):
-    """The same noise with the other sign: -F ξ at every address.
-
-    >>> import jax, jax.numpy as jnp
-    >>> Mirrored(VectorNoise(0.5)).factor(jax.random.key(0), jnp.eye(2)).tolist()
-    [[-0.5], [-0.5]]
-    """
-
-    noise: Noise
-
-    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
-        return -self.noise.factor(key, x)
-
-    @property
-    def common(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.noise.common
-
-    @property
-    def in_law_only(self) -> bool:
-        return self.noise.in_law_only
-
-    def floor(self, dtype: Any) -> float:
-        return self.noise.floor(dtype)
-
-    @property
-    def route(self) -> str:
-        return self.noise.route
-
-
 @eqx.filter_jit
 def _rates(
     model: Transformer, x: Float[Array, "r n d"], frames: Float[Array, "r k n d"], keys: Key[Array, " r"], first: Array
 ) -> tuple[Float[Array, "r k"], Float[Array, "r k"]]:
     h = model.horizon / model.layers
-    mirrored = model if model.noise is None else eqx.tree_at(lambda m: m.noise, model, Mirrored(model.noise))
+    mirrored = model if model.noise is None else eqx.tree_at(lambda m: m.noise, model, ScaledNoise(model.noise, -1.0))
 
     def one(x: Tokens, frame: Float[Array, "k n d"], key: PRNGKey) -> tuple[Array, Array]:
         frame = _orthonormal(tangent(x, frame))[0]

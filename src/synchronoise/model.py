@@ -15,7 +15,18 @@ from ._arrays import Array, PRNGKey, Scalar, Tokens, Weights
 from .activations import Activation
 from .attention import Attention, RandomAttention
 from .errors import UserError
-from .noise import MLP, DrawnMLP, GaussianField, InLawMLP, Noise, PrivateNoise, SumNoise, ValueNoise, VectorNoise
+from .noise import (
+    MLP,
+    DrawnMLP,
+    GaussianField,
+    InLawMLP,
+    Noise,
+    PrivateNoise,
+    ScaledNoise,
+    SumNoise,
+    ValueNoise,
+    VectorNoise,
+)
 from .observables import Observable
 from .randomness import step_key
 from .sphere import layer_norm, leaders
@@ -110,6 +121,8 @@ def _limit_noise(noise: Noise, features: int | None) -> Noise:
     """The Gaussian field for an MLP; what is white noise already stays as it is."""
     if isinstance(noise, SumNoise):
         return SumNoise(*(_limit_noise(part, features) for part in noise.parts))
+    if isinstance(noise, ScaledNoise):
+        return ScaledNoise(_limit_noise(noise.noise, features), noise.by)
     if isinstance(noise, DrawnMLP | InLawMLP | GaussianField):
         return GaussianField(noise.mlp) if features is None else DrawnMLP(noise.mlp, features)
     if isinstance(noise, PrivateNoise | VectorNoise | ValueNoise):

@@ -418,6 +418,44 @@ class SumNoise(Noise):
         return SumNoise(*(part.weighted(weights) for part in self.parts))
 
 
+class ScaledNoise(Noise):
+    """A noise times a number: c F, covariance c² F Fᵀ   (THEORY §3).
+
+    >>> import jax, jax.numpy as jnp
+    >>> ScaledNoise(VectorNoise(0.5), -2.0).factor(jax.random.key(0), jnp.eye(2)).tolist()
+    [[-1.0], [-1.0]]
+    """
+
+    noise: Noise
+    by: float
+
+    @property
+    def common(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.noise.common
+
+    @property
+    def in_law_only(self) -> bool:
+        return self.noise.in_law_only
+
+    @property
+    def width(self) -> int:
+        """That of the noise: what a step has to hold in memory."""
+        return getattr(self.noise, "width", 1)
+
+    def factor(self, key: PRNGKey, x: Tokens) -> Factor:
+        return self.by * self.noise.factor(key, x)
+
+    def floor(self, dtype: Any) -> float:
+        return self.noise.floor(dtype)
+
+    @property
+    def route(self) -> str:
+        return f"{self.by:g} × ({self.noise.route})"
+
+    def weighted(self, weights: Any) -> Noise:
+        return ScaledNoise(self.noise.weighted(weights), self.by)
+
+
 def mlp_noise(mlp: MLP, width: float | int, tokens: int) -> Noise:
     """The noise of layers of this width (``math.inf``: the Gaussian field), by the route that draws fewer normals.
 

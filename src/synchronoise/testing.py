@@ -48,27 +48,30 @@ def check_noise(
     _require(bool((factor == noise.factor(keys[0], x)).all()), "two factors at one address differ")
     _require(bool(noise.route) and noise.floor(x.dtype) > 0, "route must be words and floor a distance > 0")
 
-    model = Transformer(None, noise, layers=1, horizon=H)
-    grams = _over(keys, lambda key: _outer(noise.factor(key, x)))
-    moves = _over(keys, lambda key: (layer_map(key, x, model, H) - x) / H**0.5)
+    model, order = Transformer(None, noise, layers=1, horizon=H), np.array([3, 0, 5, 1, 4, 2])
+
+    def draw(key: Any) -> tuple[Any, Any, Any]:
+        own, other = noise.factor(key, x), noise.factor(key, x[order])
+        return own @ own.T, other @ other.T, (layer_map(key, x, model, H) - x) / H**0.5
+
+    # One program for all: what takes the time here is to compile it.
+    grams, permuted, moves = (np.asarray(a, float) for a in jax.jit(jax.vmap(draw))(keys))
     rho = np.asarray(x @ x.T, float)
     exact = grams if covariance is None else np.broadcast_to(covariance(np.asarray(x, float)), grams.shape)
     difference = np.einsum("kid,kjd->kij", moves, moves) - exact * (dim - 2 + rho**2)
     size = np.max(np.mean(exact, axis=0).diagonal())
     _require_zero(difference, size * (dim - 1), "E[<ΔX_i, ΔX_j>] is not h C_ij (d - 2 + ρ_ij²)")
 
-    order = np.array([3, 0, 5, 1, 4, 2])
-    permuted = _over(keys, lambda key: _outer(noise.factor(key, x[order])))
     _require_zero(permuted - grams[:, order][:, :, order], size, "the law depends on the order of the tokens")
     gap, size = float(np.abs(moves[:, 1] - moves[:, 5]).max()), float(np.abs(moves).max())
     if noise.common:
         _require(gap <= 1e3 * noise.floor(x.dtype) * size, f"common noise, but equal tokens move {gap:.1e} apart")
-        merged = step(keys[0], x, model, H)[0]
+        merged = jax.jit(lambda key: step(key, x, model, H)[0])(keys[0])
         _require(bool((merged[1] == merged[5]).all()), "equal tokens do not stay equal")
     else:
         _require(gap > 1e-3 * size, "the noise is not `common`, yet equal tokens move equally")
     _check_field(noise, keys[0], x)
-    gradient = jax.grad(lambda y: jnp.sum(noise.increment(keys[0], y) ** 2))(x)
+    gradient = jax.jit(jax.grad(lambda y: jnp.sum(noise.increment(keys[0], y) ** 2)))(x)
     _require(bool(jnp.isfinite(gradient).all()), "gradients are not finite at merged and antipodal tokens")
 
 
@@ -147,14 +150,6 @@ def _tokens(dim: int) -> Any:
     x = np.random.default_rng(3).standard_normal((4, dim))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return jnp.asarray(np.concatenate([x, -x[:1], x[1:2]]))
-
-
-def _outer(factor: Any) -> Any:
-    return factor @ factor.T
-
-
-def _over(keys: Any, function: Callable[[Any], Any]) -> np.ndarray:
-    return np.asarray(jax.jit(jax.vmap(function))(keys), float)
 
 
 def _require_zero(samples: np.ndarray, scale: Any, what: str) -> None:
