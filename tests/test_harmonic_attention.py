@@ -21,6 +21,7 @@ from synchronoise import (
 )
 from synchronoise.harmonic_attention import DenseTokens, lost_below
 from synchronoise.harmonics import harmonics
+from synchronoise.runs import prepare, produce, provenance
 from synchronoise.spectral import exponential_degree, exponential_weights, moments, series
 from synchronoise.testing import check_attention, check_observable
 
@@ -139,3 +140,22 @@ def test_tokens_follow_the_same_path(x64):
                        save_tokens=True, dtype="float64")  # fmt: skip
         x[name] = run["tokens"].values
     assert np.abs(x["dense"] - x["fast"]).max() < 1e-9
+
+
+def test_the_method_of_a_run(tmp_path):
+    small = {"dim": 2, "tokens": 8, "layers": 4, "horizon": 1.0, "replicas": 2, "noise": "none", "beta": 3.0}
+    ends = {}
+    for method in ("dense", "harmonic"):
+        job = prepare({**small, "method": method})
+        assert ("harmonics" in provenance(job)["route"]) == (method == "harmonic")
+        ends[method] = produce(job, tmp_path / f"{method}.nc")["energy_end"]
+    assert ends["dense"] == pytest.approx(ends["harmonic"], rel=1e-4)
+    assert "harmonics" in provenance(prepare({**small, "tokens": 5000}))["route"]
+    assert "harmonics" not in provenance(prepare({**small, "tokens": 5000, "attention": "l2"}))["route"]
+    for wrong, words in (
+        ({"attention": "causal"}, "fixed softmax or unnormalised"),
+        ({"redraw": 2}, "redrawn"),
+        ({"dim": 4}, "dim 2 or 3"),
+    ):
+        with pytest.raises(UserError, match=words):
+            prepare({**small, "method": "harmonic", **wrong})

@@ -56,6 +56,7 @@ class RunConfig(BaseModel):
     beta: float = _option("beta")
     attention: str = _option("attention")
     attention_scale: float = _option("attention_scale")
+    method: Literal["auto", "dense", "harmonic"] = _option("method")
     heads: int = _option("heads", ge=1)
     redraw: int = _option("redraw", ge=0)
     noise: str = _option("noise")

@@ -27,6 +27,11 @@ OPTIONS: dict[str, Option] = {
         "softmax", "softmax, unnormalised, l2, sinkhorn, causal, multihead, or none: attention of the tokens", "a name"
     ),
     "attention_scale": Option(1.0, "a, the value matrix V = a I: 1 attracts, -1 repels", "a finite number"),
+    "method": Option(
+        "auto",
+        "how attention is summed: dense, harmonic (dim 2 and 3, linear in the tokens), or auto",
+        "auto, dense or harmonic",
+    ),
     "heads": Option(4, "heads of multihead: blocks of coordinates", "an integer >= 1 that divides dim"),
     "redraw": Option(0, "draw random Q, K and V every so many layers; 0 keeps Q^T K = β I, V = a I", "an integer >= 0"),
     "noise": Option(

@@ -30,6 +30,9 @@ from synchronoise.attention import (
 from synchronoise.budget import Memory, available_memory, check_memory, memory, seconds_per_layer
 from synchronoise.config import TOKEN_FILES, RunConfig, command, configure, noise_terms
 from synchronoise.errors import RunError, UserError
+from synchronoise.harmonic_attention import LARGEST_BETA as LARGEST_HARMONIC_BETA
+from synchronoise.harmonic_attention import DenseTokens, HarmonicAttention
+from synchronoise.harmonics import DIMENSIONS
 from synchronoise.model import Transformer
 from synchronoise.noise import MLP, GaussianField, Noise, PrivateNoise, SumNoise, ValueNoise, VectorNoise, mlp_noise
 from synchronoise.observables import Energy, Observable, OverlapHistogram, OverlapQuantiles
@@ -46,6 +49,7 @@ ATTENTIONS = {
     "causal": CausalAttention,
     "multihead": SoftmaxAttention,
 }
+MANY_TOKENS = 2000  # from here on harmonics are faster than a dense sum
 # A float64 file of unit rows is within this of length 1, a float32 one is not far from it.
 UNIT_LENGTH_TOLERANCE = 1e-6
 # Energies are about e^|β|: they fit the dtype, and the squares of their deviations float64.
@@ -105,6 +109,10 @@ def attention_of(config: RunConfig) -> Attention | None:
     """The attention of a configuration; None without one, or at scale 0."""
     if config.attention == "none" or config.attention_scale == 0:
         return None
+    if in_harmonics(config):
+        return HarmonicAttention(
+            config.beta, config.attention_scale, dim=config.dim, kind=config.attention, dtype=config.dtype
+        )
     heads = config.heads if config.attention == "multihead" else 1
     if config.redraw:
         kind = ATTENTIONS[config.attention]
@@ -114,6 +122,21 @@ def attention_of(config: RunConfig) -> Attention | None:
     if config.attention == "multihead":
         return block_heads(config.beta, config.attention_scale, config.dim, heads)
     return ATTENTIONS[config.attention](beta=config.beta, scale=config.attention_scale)
+
+
+def in_harmonics(config: RunConfig) -> bool:
+    """Whether the attention is summed over harmonics: where that is asked for, or possible and worth it.
+
+    Raises `UserError` where it is asked for and impossible.
+    """
+    suits = config.attention in ("softmax", "unnormalised") and not config.redraw
+    if config.method == "harmonic":
+        if not suits:
+            got = f"{config.attention} attention{', redrawn' if config.redraw else ''}"
+            raise UserError("method harmonic", got=got, expected="fixed softmax or unnormalised", mend="use dense")
+        return True
+    possible = suits and config.dim in DIMENSIONS and abs(config.beta) <= LARGEST_HARMONIC_BETA
+    return config.method == "auto" and possible and config.tokens >= MANY_TOKENS
 
 
 def noise_of(config: RunConfig) -> Noise | None:
@@ -153,8 +176,10 @@ def _read_tokens(path: str) -> np.ndarray:
     return rows
 
 
-def _observers(config: RunConfig) -> tuple[Observable, ...]:
-    return Energy(beta=config.beta), OverlapQuantiles(), OverlapHistogram(bins=50)
+def _observers(job: Job) -> tuple[Observable, ...]:
+    usual = Energy(beta=job.config.beta), OverlapQuantiles(), OverlapHistogram(bins=50)
+    attention = job.model.attention
+    return (*usual, DenseTokens(attention)) if isinstance(attention, HarmonicAttention) else usual
 
 
 def _simulate(job: Job, **how: Any) -> xr.Dataset:
@@ -165,7 +190,7 @@ def _simulate(job: Job, **how: Any) -> xr.Dataset:
             job.start,
             replicas=config.replicas,
             seed=config.seed,
-            observers=_observers(config),
+            observers=_observers(job),
             every=config.every,
             save_tokens=config.save_tokens,
             dtype=config.dtype,
@@ -186,6 +211,12 @@ def _simulate(job: Job, **how: Any) -> xr.Dataset:
         raise RunError("out of memory; use fewer --replicas or --tokens, or a smaller --width") from None
 
 
+def route(job: Job) -> str:
+    """How the noise, and the attention where there is a choice, are computed."""
+    attention = job.model.attention
+    return job.model.route + (f"; {attention.route}" if isinstance(attention, HarmonicAttention) else "")
+
+
 def provenance(job: Job) -> dict[str, Any]:
     """What makes the result of a job, and nothing of the moment: equal provenance, equal bytes."""
     start = {}
@@ -194,7 +225,7 @@ def provenance(job: Job) -> dict[str, Any]:
     return {
         "config": job.config.model_dump(),
         "command": command(job.config),
-        "route": job.model.route,
+        "route": route(job),
         "environment": {**environment(), "device": jax.devices()[0].device_kind},
         **start,
     }
@@ -203,7 +234,7 @@ def provenance(job: Job) -> dict[str, Any]:
 def estimate(job: Job) -> Memory:
     """Bytes the job needs (counted, not measured; see `budget.memory`)."""
     config = job.config
-    numbers = 1 + sum(math.prod(map(len, observer.coords.values())) for observer in _observers(config)[1:])
+    numbers = 1 + sum(math.prod(map(len, observer.coords.values())) for observer in _observers(job)[1:])
     return memory(
         job.model,
         tokens=config.tokens,
@@ -225,7 +256,7 @@ def plan(job: Job) -> dict[str, Any]:
     seconds = seconds_per_layer(job.model, tokens, job.config.replicas) * job.config.layers
     return {
         "command": command(job.config),
-        "route": job.model.route,
+        "route": route(job),
         "steps": job.config.layers * job.config.replicas,
         "memory_gb": round(need.total / 1e9, 2),
         "available_gb": round(free / 1e9, 2),
@@ -298,6 +329,12 @@ def produce(
         raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
     dataset = run(job, out, overwrite=overwrite, resume=resume, progress=progress)
     draw_run(job.config, dataset, picture)
+    if "dense_tokens" in dataset and dataset["dense_tokens"].max() > 0:
+        warnings.warn(
+            f"harmonics lose the digits of up to {int(dataset['dense_tokens'].max())} of {job.config.tokens} tokens, "
+            "far from all others: their attention was summed densely",
+            stacklevel=2,
+        )
     energy = dataset["energy"].values.astype(float)
     median = dataset["overlap_quantiles"].sel(quantile=0.5).values.astype(float)
     ends: dict[str, Any] = {

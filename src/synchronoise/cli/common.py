@@ -61,6 +61,7 @@ class RunFlags(LawFlags):
 
     attention: Annotated[str | None, flag("attention")] = None
     attention_scale: Annotated[float | None, flag("attention_scale")] = None
+    method: Annotated[str | None, flag("method")] = None
     heads: Annotated[int | None, flag("heads")] = None
     redraw: Annotated[int | None, flag("redraw")] = None
     noise: Annotated[str | None, flag("noise")] = None
