@@ -44,9 +44,9 @@ def test_other_numbers_reuse_the_compiled_code():
     other = sn.Transformer(sn.SoftmaxAttention(2.0, -1.0), sn.DrawnMLP(law, 4), layers=12, horizon=1.0)
     sn.simulate(other, sn.Uniform(4, 5), replicas=3, seed=5, observers=[sn.Energy(2.0)])
     assert simulation._advance._cached._cache_size() == traced
-    run(replicas=4)
-    assert simulation._advance._cached._cache_size() == traced  # the same batch, filled up otherwise
-    run(replicas=17)
+    run(replicas=40)
+    assert simulation._advance._cached._cache_size() == traced  # batches of the same size, more of them
+    sn.simulate(other, sn.Uniform(9, 5), replicas=3, observers=[sn.Energy(2.0)])
     assert simulation._advance._cached._cache_size() == traced + 1  # another shape is another trace
 
 

@@ -28,6 +28,10 @@ from ._arrays import Array, Float, Gram, PRNGKey, Tokens, Weights
 from .errors import UserError
 from .randomness import Role, role_key
 
+# Entries of the mixing matrix that are held at once, and the largest |β| whose e^{-2|β|} float32 holds with ease.
+BLOCK = 2**22
+LARGEST_PLAIN_BETA = 30.0
+
 
 class Attention(eqx.Module):
     """A drift Attn_X(x) of the tokens.  Abstract.
@@ -52,11 +56,14 @@ class Attention(eqx.Module):
 class MatrixAttention(Attention):
     """Attn_X(x) = Σ_j a(x, X_j) V X_j.  Abstract: a subclass chooses the mixing matrix a.
 
-    ``bilinear`` is QᵀK and ``value`` is V, each a d×d matrix or a number c that stands for c·I.
+    ``bilinear`` is QᵀK and ``value`` is V, each a d×d matrix or a number c that stands for c·I.  Where ``rowwise``
+    says that a row of a depends on its own point and on all tokens alone, a large system goes through a in blocks of
+    rows, so that memory stays O(n).
     """
 
     bilinear: eqx.AbstractVar[Any]
     value: eqx.AbstractVar[Any]
+    rowwise: ClassVar[bool] = False
 
     @abstractmethod
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
@@ -69,7 +76,12 @@ class MatrixAttention(Attention):
     def __call__(
         self, x: Tokens, weights: Weights | None = None, at: Float[Array, "k d"] | None = None
     ) -> Float[Array, "k d"]:
-        mixed = self.mixing(x, x if at is None else at, weights) @ x
+        points = x if at is None else at
+        rows = max(1, BLOCK // x.shape[0])
+        if not self.rowwise or points.shape[0] <= rows:
+            mixed = self.mixing(x, points, weights) @ x
+        else:
+            mixed = jax.lax.map(lambda row: (self.mixing(x, row[None], weights) @ x)[0], points, batch_size=rows)
         return _times(mixed, jnp.transpose(self.value) if jnp.ndim(self.value) == 2 else self.value)
 
     @property
@@ -81,6 +93,19 @@ class MatrixAttention(Attention):
 def _times(x: Array, matrix: Any) -> Array:
     """x·matrix for rows x; a number stands for a multiple of the identity."""
     return x @ matrix if jnp.ndim(matrix) == 2 else x * matrix
+
+
+def _plain(beta: float, query: Any) -> bool:
+    """Whether e^{<Qx,KX_j> - |β|} needs no row's maximum: Q and K are numbers, and tokens have length 1."""
+    return query is None and abs(beta) <= LARGEST_PLAIN_BETA
+
+
+def _softmax(logits: Float[Array, "k n"], weights: Weights | None, bound: Any | None) -> Float[Array, "k n"]:
+    """w_j e^{l_j} / Σ_j w_j e^{l_j} in each row.  A ``bound`` on |l| spares the row's maximum, slow on CPUs."""
+    if bound is None:
+        return jax.nn.softmax(logits if weights is None else logits + jnp.log(weights), axis=-1)
+    share = jnp.exp(logits - bound) if weights is None else weights * jnp.exp(logits - bound)
+    return share / jnp.sum(share, axis=-1, keepdims=True)
 
 
 def _log_weights(weights: Weights | None, like: Float[Array, "k n"]) -> Weights:
@@ -103,14 +128,16 @@ class SoftmaxAttention(MatrixAttention):
 
     bilinear: Any
     value: Any
+    plain: bool = eqx.field(static=True)  #: |<Qx, KX_j>| <= |β|, small
     symmetric = True
+    rowwise = True
 
     def __init__(self, beta: float = 1.0, scale: float = 1.0, *, query=None, key=None, value=None):
         self.bilinear, self.value = _parameters(beta, scale, query, key, value)
+        self.plain = _plain(beta, query)
 
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
-        logits = self.logits(x, at)
-        return jax.nn.softmax(logits if weights is None else logits + jnp.log(weights), axis=-1)
+        return _softmax(self.logits(x, at), weights, jnp.abs(self.bilinear) if self.plain else None)
 
 
 class UnnormalisedAttention(MatrixAttention):
@@ -127,6 +154,7 @@ class UnnormalisedAttention(MatrixAttention):
     bilinear: Any
     value: Any
     symmetric = True
+    rowwise = True
 
     def __init__(self, beta: float = 1.0, scale: float = 1.0, *, query=None, key=None, value=None):
         self.bilinear, self.value = _parameters(beta, scale, query, key, value)
@@ -152,6 +180,7 @@ class L2Attention(MatrixAttention):
     value: Any
     key_square: Any  #: KᵀK
     symmetric = True
+    rowwise = True
 
     def __init__(self, beta: float = 1.0, scale: float = 1.0, *, query=None, key=None, value=None):
         self.bilinear, self.value = _parameters(beta, scale, query, key, value)
@@ -159,8 +188,7 @@ class L2Attention(MatrixAttention):
 
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
         # |Qx|² is the same for all j: the rows' normalisation takes it out.
-        logits = 2 * self.logits(x, at) - jnp.sum(_times(x, self.key_square) * x, axis=1)
-        return jax.nn.softmax(logits if weights is None else logits + jnp.log(weights), axis=-1)
+        return _softmax(2 * self.logits(x, at) - jnp.sum(_times(x, self.key_square) * x, axis=1), weights, None)
 
 
 class SinkhornAttention(MatrixAttention):
@@ -232,10 +260,8 @@ class CausalAttention(MatrixAttention):
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
         if at is not x:
             raise UserError("causal attention depends on the order of the tokens", mend="evaluate it at the tokens")
-        logits = self.logits(x, x)
-        logits = logits if weights is None else logits + jnp.log(weights)
         earlier = jnp.tri(x.shape[0], dtype=bool)
-        return jax.nn.softmax(jnp.where(earlier, logits, -jnp.inf), axis=-1)
+        return _softmax(jnp.where(earlier, self.logits(x, x), -jnp.inf), weights, None)
 
 
 class MultiHeadAttention(Attention):

@@ -13,7 +13,7 @@ import numpy as np
 from synchronoise.errors import UserError
 from synchronoise.model import Transformer, step
 from synchronoise.randomness import replica_keys, step_key
-from synchronoise.simulation import replicas_at_once
+from synchronoise.simulation import replicas_at_once, workers
 
 # An idle process with JAX loaded and one program compiled.
 BASE = 400e6
@@ -36,8 +36,8 @@ class Memory(NamedTuple):
 def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed: int, rows: int, dtype: str) -> Memory:
     """Bytes for `replicas` copies of `tokens` × `dim` and a result of `rows` × `observed` numbers for each.
 
-    Counted: three copies of the state (before, after, checkpoint); for the replicas that are computed together,
-    sixteen matrices over pairs of tokens (attention, and sorting the overlaps), the hidden layer twice and one
+    Counted: three copies of the state (before, after, checkpoint); for the replicas that are computed at the same
+    time, sixteen matrices over pairs of tokens (attention, and sorting the overlaps), the hidden layer twice and one
     layer's weights; and the result four times, which is what it takes to put it together and to write it whole.
 
     >>> from synchronoise import Transformer
@@ -48,7 +48,7 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
     """
     size = np.dtype(dtype).itemsize
     width = getattr(model.noise, "width", tokens)
-    together = replicas_at_once(model, tokens, dim)
+    together = batches_at_once(model, tokens, dim, replicas) * replicas_at_once(model, tokens, dim)
     one = 16 * tokens * tokens + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
     return Memory(
         base=BASE,
@@ -102,7 +102,7 @@ def check_memory(need: Memory, available: float) -> None:
 
 
 def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> float:
-    """Wall-clock seconds of one layer of all replicas, measured on the replicas that are computed together.
+    """Wall-clock seconds of one layer of all replicas, measured on one batch of them.
 
     `tokens` (n, d) are any tokens of the right shape.  Compilation is not counted.
     """
@@ -117,4 +117,10 @@ def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> 
         start = time.perf_counter()
         layer(keys, x).block_until_ready()
         best = min(best, time.perf_counter() - start)
-    return best * -(-replicas // together)
+    batches = -(-replicas // together)
+    return best * -(-batches // batches_at_once(model, *tokens.shape, replicas))
+
+
+def batches_at_once(model: Transformer, tokens: int, dim: int, replicas: int) -> int:
+    """Batches of replicas that are computed at the same time, each by a thread of its own."""
+    return min(workers(jax.local_devices()), -(-replicas // replicas_at_once(model, tokens, dim)))

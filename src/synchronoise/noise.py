@@ -29,6 +29,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 
 from ._arrays import Array, Factor, Float, Gram, PRNGKey, Tokens
 from .activations import Activation, activation
@@ -41,6 +42,7 @@ from .sphere import gram
 # What is left of a diagonal entry is zero below so many ε of it, for any number of tokens: more would blur close
 # tokens further apart, less would take rounding for noise.
 PIVOT_TOLERANCE = 4
+CHOLESKY_BLOCK = 32
 
 
 class Noise(eqx.Module):
@@ -230,8 +232,8 @@ class GaussianField(Noise):
 
     def covariance(self, x: Tokens) -> Gram:
         """κ(<x_i, x_j>), κ(1) on the diagonal."""
-        covariance = self.evaluator(gram(x), jnp)
-        return covariance.at[jnp.diag_indices(x.shape[0])].set(self.kappa_1)
+        covariance: Gram = self.evaluator(gram(x), jnp)
+        return jnp.where(jnp.eye(x.shape[0], dtype=bool), self.kappa_1, covariance)
 
     def factor(self, key: PRNGKey, x: Tokens) -> Factor:
         return semidefinite_cholesky(self.covariance(x))
@@ -255,23 +257,42 @@ def semidefinite_cholesky(covariance: Gram) -> Gram:
     """Lower-triangular F with F Fᵀ = K for a positive semi-definite K of any rank, without pivoting or shift.
 
     Column j is zero when what is left of K_jj is within rounding of zero: row j is then spanned by the rows before.
+    Blocks of columns: their corner one column at a time, the rows below it by substitution.
 
     >>> import jax.numpy as jnp
     >>> semidefinite_cholesky(jnp.ones((2, 2))).tolist()
     [[1.0, 0.0], [1.0, 0.0]]
     """
     n = covariance.shape[0]
-    tolerance = PIVOT_TOLERANCE * float(jnp.finfo(covariance.dtype).eps)
-    row = jnp.arange(n)
+    tolerance = PIVOT_TOLERANCE * float(jnp.finfo(covariance.dtype).eps) * jnp.diagonal(covariance)
+    if n <= CHOLESKY_BLOCK:
+        return _cholesky_corner(covariance, tolerance)
+    factor = jnp.zeros_like(covariance)
+    for first in range(0, n, CHOLESKY_BLOCK):
+        last = min(first + CHOLESKY_BLOCK, n)
+        left = covariance[first:, first:last] - factor[first:, :first] @ factor[first:last, :first].T
+        corner = _cholesky_corner(left[: last - first], tolerance[first:last])
+        pivots = jnp.diagonal(corner) > 0
+        # A one for each zero pivot lets the substitution pass it; its column is thrown away.
+        solvable = corner + jnp.diag(jnp.where(pivots, 0, 1).astype(corner.dtype))
+        below = solve_triangular(solvable, left[last - first :].T, lower=True).T
+        factor = factor.at[first:last, first:last].set(corner)
+        factor = factor.at[last:, first:last].set(jnp.where(pivots, below, 0))
+    return factor
+
+
+def _cholesky_corner(covariance: Gram, tolerance: Float[Array, " n"]) -> Gram:
+    """`semidefinite_cholesky` one column at a time; a pivot up to its tolerance counts as zero."""
+    row = jnp.arange(covariance.shape[0])
 
     def column(j: Array, factor: Gram) -> Gram:
         left = covariance[:, j] - factor @ factor[j]
         pivot = left[j]
-        positive = pivot > tolerance * covariance[j, j]
+        positive = pivot > tolerance[j]
         scale = jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, pivot, 1)), 0)
         return factor.at[:, j].set(jnp.where(row >= j, left * scale, 0))
 
-    return jax.lax.fori_loop(0, n, column, jnp.zeros_like(covariance))
+    return jax.lax.fori_loop(0, row.shape[0], column, jnp.zeros_like(covariance))
 
 
 class PrivateNoise(Noise):

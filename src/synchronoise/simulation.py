@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,7 +22,7 @@ from .noise import SumNoise
 from .observables import Energy, Observable, OverlapQuantiles, Positions
 from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
-from .sphere import Start, half_square_chords, layer_norm
+from .sphere import Start, layer_norm
 from .store import environment
 
 Ensemble = Float[Array, "replica n d"]
@@ -154,16 +156,36 @@ def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None
 def _run_chunk(
     traced: Any, state: State, keys: Key[Array, " replica"], rows: int, *, capacity: int, every: int
 ) -> State:
-    """``rows`` observed layers further, with a check that every token is still a number."""
+    """``rows`` observed layers further, with a check that every token is still a number.
+
+    Batches of replicas go to the devices in turn and, on a CPU, through one thread for each core: the small arrays of a
+    step are too short for the threads of XLA itself.
+    """
     replicas, n, d = state.tokens.shape
     batch = replicas_at_once(traced[0], n, d)
     lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
-    index = np.minimum(np.arange(lanes), replicas - 1)
-    tokens, finite, seen = _advance(
-        traced, jnp.asarray(state.tokens[index]), keys[index], jnp.asarray(state.rows), jnp.asarray(rows),
-        capacity, jnp.asarray(every), batch,
-    )  # fmt: skip
-    good = np.asarray(finite)[:replicas, :rows]
+    devices = jax.local_devices()
+    wide = bool(jax.config.jax_enable_x64)
+
+    def advance(first: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        device = devices[first // batch % len(devices)]
+        index = np.minimum(np.arange(first, first + batch), replicas - 1)
+        counts = (np.int32(state.rows), np.int32(rows), np.int32(every))
+        with jax.enable_x64(wide):  # what `with jax.enable_x64(True)` says holds for one thread
+            tokens, lane_keys = jax.device_put((state.tokens[index], keys[index]), device)
+            return jax.tree.map(np.asarray, _advance(traced, tokens, lane_keys, counts, capacity))
+
+    firsts = range(0, lanes, batch)
+    # The first call of a run traces and compiles: alone, so that it happens once.
+    done = [] if state.seen else [advance(0)]
+    with ThreadPoolExecutor(workers(devices)) as pool:
+        try:
+            done += pool.map(advance, firsts[len(done) :])
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    tokens, finite, seen = jax.tree.map(lambda *parts: np.concatenate(parts)[:replicas], *done)
+    good = finite[:, :rows]
     if not good.all():
         row = int(np.argmin(good.all(axis=0)))
         replica = int(np.argmin(good[:, row]))
@@ -173,10 +195,17 @@ def _run_chunk(
         reached = max((state.rows - 1) * every, 0)
         layer, part = _first_failure(traced[0], jnp.asarray(state.tokens[replica]), keys[replica], reached, layer)
         raise NotFiniteError(replica, layer, part, before)
-    seen = {name: np.asarray(value)[:replicas, :rows] for name, value in seen.items()}
+    seen = {name: value[:, :rows] for name, value in seen.items()}
     if state.seen:
         seen = {name: np.concatenate([state.seen[name], value], axis=1) for name, value in seen.items()}
-    return State(state.rows + rows, np.asarray(tokens)[:replicas], seen)
+    return State(state.rows + rows, tokens, seen)
+
+
+def workers(devices: Sequence[Any]) -> int:
+    """Host threads that keep the devices busy: the cores this process may use, or one for each accelerator."""
+    if devices[0].platform != "cpu":
+        return len(devices)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _first_failure(model: Transformer, x: Tokens, key: PRNGKey, first: int, last: int) -> tuple[int, str]:
@@ -193,54 +222,58 @@ def _first_failure(model: Transformer, x: Tokens, key: PRNGKey, first: int, last
 
 
 def replicas_at_once(model: Transformer, n: int, d: int) -> int:
-    """Replicas in one batch: 16, or fewer so that the largest array of a step stays near the cache (2^18 numbers).
+    """Replicas in one batch: few enough for the arrays of a step to stay in the cache, many enough to fill a vector.
 
     A batch of another size is compiled to other products and rounds differently.  So that a replica's numbers do not
-    depend on how many there are, the size is the model's alone, and the last batch is filled up.
+    depend on how many there are, the size is the model's alone, and the last batch is filled up.  The steps are where
+    batches were measured to gain; from 5 to 8 tokens a wide one gains little and costs a single long run most.
     """
-    most = 2**18 // (n * max(n, d, getattr(model.noise, "width", 1)))
-    return 1 if most < 4 else min(16, most)
+    work = n * max(n, d, getattr(model.noise, "width", 1))
+    if work <= 32:
+        return 64
+    return 2 if work <= 128 else min(16, max(1, 2**14 // work))
 
 
 @eqx.filter_jit
 def _advance(
-    traced: Any, x: Ensemble, keys: Key[Array, " replica"], first: Array, rows: Array,
-    capacity: int, every: Array, batch: int,
-) -> tuple[Ensemble, Array, dict[str, Array]]:  # fmt: skip
-    """All replicas ``rows <= capacity`` observed layers further: one compiled loop for any number of them."""
+    traced: Any, x: Ensemble, keys: Key[Array, " replica"], counts: tuple[Any, Any, Any], capacity: int
+) -> tuple[Ensemble, Array, dict[str, Array]]:
+    """A batch of replicas ``rows <= capacity`` observed layers further: one compiled loop for any number of them.
+
+    ``counts`` are the observed layers before, those to do (rows), and the layers between two of them.
+    """
     model, observers = traced
     h = model.horizon / model.layers
+    first, rows, every = counts
 
-    def one_replica(argument: tuple[Array, Array]) -> tuple[Array, Array, dict[str, Array]]:
-        x, key = argument
-        shapes = jax.eval_shape(lambda: observe(x, model.weights, observers))
-        seen = jax.tree.map(lambda value: jnp.zeros((capacity, *value.shape), value.dtype), shapes)
+    def observed(x: Ensemble) -> dict[str, Array]:
+        return jax.vmap(lambda one: observe(one, model.weights, observers))(x)
 
-        def row(i: Array, carry: tuple[Array, Array, dict[str, Array]]) -> tuple[Array, Array, dict[str, Array]]:
-            x, finite, seen = carry
-            last = (first + i) * every
-            # Row 0 is layer 0: nothing to do before it.
-            x = jax.lax.fori_loop(
-                jnp.maximum(last - every, 0), last, lambda k, x: step(step_key(key, k), x, model.drawn(key, k), h)[0], x
-            )
-            values = observe(x, model.weights, observers)
-            seen = jax.tree.map(lambda buffer, value: buffer.at[i].set(value), seen, values)
-            return x, finite.at[i].set(jnp.isfinite(x).all()), seen
+    def layer(k: Array, x: Ensemble) -> Ensemble:
+        return jax.vmap(lambda one, key: step(step_key(key, k), one, model.drawn(key, k), h)[0])(x, keys)
 
-        return jax.lax.fori_loop(0, rows, row, (x, jnp.zeros(capacity, bool), seen))
+    def row(i: Array, carry: tuple[Ensemble, Array, dict[str, Array]]) -> tuple[Ensemble, Array, dict[str, Array]]:
+        x, finite, seen = carry
+        last = (first + i) * every
+        x = jax.lax.fori_loop(jnp.maximum(last - every, 0), last, layer, x)  # row 0 is layer 0: nothing before it
+        seen = jax.tree.map(lambda buffer, value: buffer.at[:, i].set(value), seen, observed(x))
+        return x, finite.at[:, i].set(jnp.isfinite(x).all(axis=(1, 2))), seen
 
-    return jax.lax.map(one_replica, (x, keys), batch_size=batch)
+    shapes = jax.eval_shape(observed, x)
+    seen = jax.tree.map(lambda value: jnp.zeros((len(x), capacity, *value.shape[1:]), value.dtype), shapes)
+    return jax.lax.fori_loop(0, rows, row, (x, jnp.zeros((len(x), capacity), bool), seen))
 
 
 def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
-    """Say once when some tokens (of the first 64) are closer than the noise's route resolves, but not equal."""
+    """Say once when some tokens (the first 64 of the first replicas) are closer than the noise's route resolves."""
     if model.noise is None or tokens.shape[1] < 2:
         return
     floor = model.noise.floor(tokens.dtype)
+    some = tokens[: max(1, 2**18 // tokens[0].size), :64]
     closest = np.inf
-    for one in tokens[:, :64]:
-        distances = np.asarray(half_square_chords(jnp.asarray(one)))
-        closest = min(closest, np.sqrt(2 * distances[distances > 0].min(initial=np.inf)))
+    for apart in range(1, some.shape[1]):
+        distances = np.linalg.norm(some[:, apart:] - some[:, :-apart], axis=2)
+        closest = min(closest, distances[distances > 0].min(initial=np.inf))
     if closest < floor:
         warnings.warn(
             f"tokens are {closest:.1e} apart, below the floor {floor:.1e} of this route ({model.route}, "

@@ -78,7 +78,7 @@ def leaders(x: Tokens) -> Array:
     first, second = (jnp.sum(mixed * row, axis=1, dtype=jnp.uint32) for row in multipliers)
     if n <= 512:
         same = (first[:, None] == first) & (second[:, None] == second)
-        return jnp.argmax(same, axis=1)
+        return jnp.min(jnp.where(same, jnp.arange(n), n), axis=1)  # `argmax` of a mask is slow on CPUs
     order = jnp.lexsort((second, first))  # stable: the first index leads its run
     new_run = jnp.concatenate([jnp.ones(1, bool), (jnp.diff(first[order]) != 0) | (jnp.diff(second[order]) != 0)])
     run_start = jax.lax.cummax(jnp.where(new_run, jnp.arange(n), 0))
