@@ -8,7 +8,7 @@ import pytest
 
 import synchronoise as sn
 from synchronoise import cli
-from synchronoise.errors import UserError
+from synchronoise.errors import RunError, UserError
 from synchronoise.exponents import exponents_report, growth, kaplan_yorke, synchronised_frame
 
 
@@ -110,6 +110,16 @@ def test_noises_without_a_tangent_are_refused(x64, capsys):
         growth(field, np.eye(1, 3))
     with jax.enable_x64(False), pytest.raises(UserError, match="64 bits"):
         growth(field, np.eye(1, 3))
+
+
+def test_what_does_not_fit_or_is_not_finite_is_one_line(x64):
+    with pytest.raises(UserError, match="GB are available"):
+        exponents_report({"dim": 100_000})
+    with pytest.raises(UserError, match=r"\[-300, 300\]"):
+        exponents_report({"attention": "unnormalised", "beta": 800.0})
+    broken = sn.Transformer(None, sn.ScaledNoise(sn.VectorNoise(1.0), np.nan), layers=2, horizon=1.0)
+    with pytest.raises(RunError, match="not finite"):
+        growth(broken, np.eye(1, 3), replicas=1)
 
 
 def test_the_command_is_one_json_object(x64, capsys):

@@ -22,18 +22,33 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import schur
 
-from ._arrays import Array, Float, Key, PRNGKey, Tokens
+from ._arrays import Array, Float, Key, PRNGKey
 from .attention import Attention
+from .budget import BASE, Memory, available_memory, check_memory
 from .config import RunConfig, configure, noise_terms
-from .errors import UserError
+from .errors import RunError, UserError
 from .model import Transformer, cast, layer_map
 from .noise import MLP, DrawnMLP, Noise, ScaledNoise, SumNoise, VectorNoise
+from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
 from .runs import attention_of
 from .sphere import Start, Uniform, layer_norm, leaders, tangent
+from .theory.two_point import check_beta
 
 FEATURES = 32  # fresh features that simulate the limit in law
+FRAMES_HELD = 9  # copies of all frames that a layer holds at once
 SETTLING = 0.4  # share of the layers in which a random frame turns to the fast directions
+
+
+def check_frames(tokens: int, dim: int, replicas: int) -> None:
+    """Refuse frames of all tangent directions that do not fit in memory.
+
+    >>> check_frames(3, 100_000, 128)
+    Traceback (most recent call last):
+    synchronoise.errors.UserError: the run needs about ... use fewer --replicas or --tokens
+    """
+    frames = 8.0 * replicas * tokens * (dim - 1) * tokens * dim
+    check_memory(Memory(base=BASE, state=FRAMES_HELD * frames, layer=0.0, saved=0.0), available_memory())
 
 
 class Growth(NamedTuple):
@@ -45,8 +60,9 @@ class Growth(NamedTuple):
 
 
 def growth(
-    model: Transformer, start: Start | np.ndarray, *, frame: np.ndarray | None = None, replicas: int = 64, seed: int = 0
-) -> Growth:
+    model: Transformer, start: Start | np.ndarray, *, frame: np.ndarray | None = None, replicas: int = 64,
+    seed: int = 0, progress: bool = False,
+) -> Growth:  # fmt: skip
     """Growth rates of the n(d-1) tangent directions of the flow of all tokens.
 
     ``start`` is a law of tokens or tokens (n, d); equal tokens stay equal, and their tangent vectors do not: the
@@ -72,27 +88,42 @@ def growth(
     else:
         x = jnp.broadcast_to(layer_norm(jnp.asarray(start, "float64")), (replicas, *np.shape(start)))
     n, d = x.shape[1:]
-    first = round(SETTLING * model.layers) if frame is None else 0
+    size, layers, chunk = n * (d - 1), model.layers, -(-model.layers // 20)
+    check_frames(n, d, replicas)
+    first = round(SETTLING * layers) if frame is None else 0
     if frame is None:
-        normals = jax.vmap(lambda key: jax.random.normal(role_key(key, Role.COUPLED), (n * (d - 1), n, d), x.dtype))
-        frames = normals(keys)
+        frames = jax.vmap(lambda key: jax.random.normal(role_key(key, Role.COUPLED), (size, n, d), x.dtype))(keys)
     else:
         frames = jnp.broadcast_to(frame, (replicas, *frame.shape))
-    even, whole = _rates(cast(model, "float64"), x, frames, keys, jnp.asarray(first))
-    time = (model.layers - first) * model.horizon / model.layers
-    return Growth(np.asarray(even) / time, np.asarray(whole) / time, time)
+    frames = jax.vmap(lambda x, frame: _orthonormal(tangent(x, frame))[0])(x, frames)
+    state = (x, frames, jnp.zeros((replicas, size), x.dtype), jnp.zeros((replicas, size), x.dtype))
+    traced = cast(model, "float64")
+    with Progress("exponents", layers, "layer", shown=progress) as bar:
+        for begin in range(0, layers, chunk):
+            end = min(begin + chunk, layers)
+            state = jax.block_until_ready(_advance(traced, state, keys, *map(jnp.asarray, (begin, end, first))))
+            bar.advance(end - begin)
+    even, whole = (np.asarray(rates) for rates in state[2:])
+    if not np.isfinite(whole).all():
+        raise RunError("the flow or its tangent is not finite; more layers or smaller values may help")
+    time = (layers - first) * model.horizon / layers
+    return Growth(even / time, whole / time, time)
 
 
 @eqx.filter_jit
-def _rates(
-    model: Transformer, x: Float[Array, "r n d"], frames: Float[Array, "r k n d"], keys: Key[Array, " r"], first: Array
-) -> tuple[Float[Array, "r k"], Float[Array, "r k"]]:
+def _advance(
+    model: Transformer,
+    state: tuple[Float[Array, "r n d"], Float[Array, "r k n d"], Float[Array, "r k"], Float[Array, "r k"]],
+    keys: Key[Array, " r"],
+    begin: Array,
+    end: Array,
+    first: Array,
+) -> tuple[Float[Array, "r n d"], Float[Array, "r k n d"], Float[Array, "r k"], Float[Array, "r k"]]:
+    """Tokens, frames and the sums of both parts of log|R_kk| (from layer ``first`` on), at layer ``end``."""
     h = model.horizon / model.layers
     mirrored = model if model.noise is None else eqx.tree_at(lambda m: m.noise, model, ScaledNoise(model.noise, -1.0))
 
-    def one(x: Tokens, frame: Float[Array, "k n d"], key: PRNGKey) -> tuple[Array, Array]:
-        frame = _orthonormal(tangent(x, frame))[0]
-
+    def one(state: tuple, key: PRNGKey) -> tuple:
         def layer(k: Array, carry: tuple) -> tuple:
             x, frame, even, whole = carry
             at = step_key(key, k)
@@ -106,10 +137,9 @@ def _rates(
                 after = after[leaders(x)]
             return after, frame, even, whole
 
-        zero = jnp.zeros(frame.shape[0], x.dtype)
-        return jax.lax.fori_loop(0, model.layers, layer, (x, frame, zero, zero))[2:]
+        return jax.lax.fori_loop(begin, end, layer, state)
 
-    return jax.vmap(one)(x, frames, keys)
+    return jax.vmap(one)(state, keys)
 
 
 def _orthonormal(vectors: Float[Array, "k n d"]) -> tuple[Float[Array, "k n d"], Float[Array, " k"]]:
@@ -118,7 +148,7 @@ def _orthonormal(vectors: Float[Array, "k n d"]) -> tuple[Float[Array, "k n d"],
     return q.T.reshape(vectors.shape), jnp.log(jnp.abs(jnp.diagonal(r)))
 
 
-def exponents_report(given: Mapping[str, object], *, full: bool = False) -> dict[str, Any]:
+def exponents_report(given: Mapping[str, object], *, full: bool = False, progress: bool = False) -> dict[str, Any]:
     """Measured exponents with standard errors beside the closed form, as plain numbers, fastest first (THEORY §6).
 
     ``given`` are options of a run (names of `RunConfig`).  Without attention one token is followed, with attention
@@ -140,6 +170,7 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False) -> dict
     attention = attention_of(config)
     tokens = config.tokens if full or "tokens" in given else 1 if attention is None else 3
     pulls = np.zeros(tokens) if attention is None else attention_pulls(config, tokens)
+    check_frames(tokens, config.dim, config.replicas)
     layers, horizon = _sizes(config, given, config.dim * (speed + slope), np.abs(pulls).max())
     start = Uniform(tokens, config.dim) if full else np.eye(1, config.dim).repeat(tokens, axis=0)
     frame = None if full or config.redraw else synchronised_frame(attention, tokens, config.dim)
@@ -147,7 +178,7 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False) -> dict
     def at(refined: int) -> Growth:
         model = Transformer(attention, noise, layers=layers * refined, horizon=horizon)
         seed = (config.seed + refined - 1) % 2**32
-        return growth(model, start, frame=frame, replicas=config.replicas, seed=seed)
+        return growth(model, start, frame=frame, replicas=config.replicas, seed=seed, progress=progress)
 
     coarse, fine = at(1), at(2)
     (a, a_se), (b, b_se) = (_mean(g.even) for g in (coarse, fine))
@@ -209,6 +240,8 @@ def attention_pulls(config: RunConfig, tokens: int) -> np.ndarray:
     >>> attention_pulls(configure({"attention": "causal", "attention_scale": 2.0}), 3).round(3).tolist()
     [0.0, 1.0, 1.333]
     """
+    if config.attention == "unnormalised":
+        check_beta(config.beta)
     a, index = config.attention_scale, np.arange(tokens)
     if config.attention == "causal":
         return a * (1 - 1 / (1 + index))

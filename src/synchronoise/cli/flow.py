@@ -42,7 +42,7 @@ def exponents(
     from synchronoise.exponents import exponents_report
 
     allow_dtype("float64")
-    report(exponents_report(given(flags), full=full), as_json=True)
+    report(exponents_report(given(flags), full=full, progress=True), as_json=True)
 
 
 @app.command
