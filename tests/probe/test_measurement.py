@@ -1,6 +1,7 @@
 """Statistics of given tokens, and what hooks see of real modules: the traps that naive code falls into."""
 
 import math
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +12,14 @@ nn = torch.nn
 
 import synchronoise as sn  # noqa: E402
 from synchronoise import RunError, UserError  # noqa: E402
-from synchronoise.probe import ClonedWeightsWarning, find_layout, measure, measure_seeds, predict  # noqa: E402
+from synchronoise.probe import ClonedWeightsWarning, architecture, find_layout, measure, measure_seeds, predict  # noqa: E402
 from synchronoise.probe.statistics import attention_entropy, token_statistics  # noqa: E402
 
 transformers = pytest.importorskip("transformers", reason="probe needs transformers")
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
 TINY = {
-    "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 100},
+    "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 100, "bos_token_id": 0, "eos_token_id": 0},
     "llama": {**SIZES, "vocab_size": 100},
     "gpt_neox": {**SIZES, "vocab_size": 100},
     "bert": {**SIZES, "vocab_size": 100},
@@ -237,7 +238,7 @@ def test_standard_errors_are_over_seeds_or_over_inputs():
 @pytest.mark.parametrize("placement", ["gpt2", "bert"])
 def test_random_models_follow_the_prediction(placement):
     """12 seeds at d = 256, 4 layers; without the residual scale the GPT-2 prediction is far away."""
-    small = {"n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 500}
+    small = {"n_embd": 256, "n_layer": 4, "n_head": 4, "vocab_size": 500, "bos_token_id": 0, "eos_token_id": 0}
     if placement == "bert":
         small = {**SIZES, "hidden_size": 256, "intermediate_size": 1024, "vocab_size": 500}
     config = {"model_type": placement, **small}
@@ -256,5 +257,6 @@ def test_random_models_follow_the_prediction(placement):
     assert float(gap) < 0.01 + 3 * float(measured.mean_cosine_se.max())
     assert float(measured.mean_cosine_se.max()) < 0.02
     if placement == "gpt2":
-        wrong = predict({**config, "initializer_range": 0.06}, 48)
+        right = architecture(config)
+        wrong = predict(replace(right, mlp_out_std=8**0.5 * right.mlp_out_std), 48)
         assert np.nanmax(np.abs(measured.mean_cosine - wrong.mean_cosine)) > 0.08

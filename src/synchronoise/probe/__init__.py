@@ -12,7 +12,11 @@ INSTALL = "pip install 'synchronoise[probe]' (first PyTorch's CPU build: pytorch
 _HOME = {
     "architectures": ["Architecture", "architecture", "paper_architecture"],
     "prediction": ["PredictionWarning", "predict"],
+    "verdict": ["collapse_depths", "shares", "translate", "what_if"],
     "layouts": ["ClonedWeightsWarning", "find_layout"],
+    "bridge": ["TorchTransformer", "save_tokens", "torch_transformer"],
+    "describing": ["describe", "trained_laws"],
+    "drawn": ["DrawnTransformer"],
     "measurement": ["measure", "measure_seeds"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -32,6 +36,10 @@ def __getattr__(name: str) -> Any:
 
 if TYPE_CHECKING:
     from .architectures import Architecture, architecture, paper_architecture
+    from .bridge import TorchTransformer, save_tokens, torch_transformer
+    from .describing import describe, trained_laws
+    from .drawn import DrawnTransformer
     from .layouts import ClonedWeightsWarning, find_layout
     from .measurement import measure, measure_seeds
     from .prediction import PredictionWarning, predict
+    from .verdict import collapse_depths, shares, translate, what_if

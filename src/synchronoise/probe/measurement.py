@@ -207,21 +207,20 @@ def measure_seeds(
     inputs: Callable[[nn.Module, int], Any],
     seeds: int,
     *,
-    progress: Any = None,
+    done: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> xr.Dataset:
-    """`measure` over random models: dimension `run` (seeds × inputs), and `*_se` of the statistics that are averaged.
+    """Means of `measure` over random models and inputs, and their standard errors as `*_se`.
 
-    `build(seed)` makes a model, `inputs(model, seed)` what it is given.  Standard errors are over seeds where there are
-    several (the inputs of one model are not independent), else over inputs.
+    `build(seed)` makes a model, `inputs(model, seed)` what it is given; `done` is called after each.  Standard errors
+    are over seeds where there are several (the inputs of one model are not independent), else over inputs.
     """
     results = []
     for seed in range(seeds):
         torch.manual_seed(seed)
         model = build(seed)
         results.append(measure(model, inputs(model, seed), **options))
-        if progress is not None:
-            progress.update(1)
+        done()
     every = xr.concat(results, "seed")
     across = "seed" if seeds > 1 else "input"
     independent = every.mean("input" if seeds > 1 else "seed")
