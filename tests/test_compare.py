@@ -53,9 +53,11 @@ def test_where_there_is_no_pair_law():
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["compare", "noises", "--dim", "3", "--tokens", "4", "--layers", "10", "--replicas", "2", "--width", "4"]
-    assert cli.status(words) == 0
+    words += ["--attention", "none"]
+    assert cli.status([*words, "--noises", "private,vector"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert list(result["noises"]) == ["mlp", "private", "vector", "values"]
+    assert list(result["noises"]) == ["private", "vector"]
+    assert result["noises"]["private"]["predicted_energy"] > result["noises"]["vector"]["predicted_energy"]
     assert (tmp_path / "compare.png").stat().st_size > 1000
     assert cli.status([*words, "--overwrite", "--noises", "mlp,privat"]) == 2
     with pytest.raises(UserError, match="different ones"):

@@ -1,8 +1,6 @@
 """`synchronoise converge` from end to end: table, JSON, file and figure; and one line for what cannot run."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,29 +14,19 @@ from synchronoise.store import load
 SMALL = ["--replicas", "8", "--tokens", "2", "--dim", "2", "--activation", "tanh"]
 
 
-def converge(folder, *arguments):
-    """Run the command in a process of its own, since it may switch JAX to 64 bits."""
-    return subprocess.run(
-        [sys.executable, "-c", "from synchronoise.cli import main; main()", "converge", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
-
-
-def test_a_measurement_is_a_table_a_file_and_a_figure(tmp_path):
-    done = converge(tmp_path, "width", *SMALL, "--levels", "4,8", "--layers", "2", "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+def test_a_measurement_is_a_table_a_file_and_a_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["converge", "width", *SMALL, "--levels", "4,8", "--layers", "2", "--json"]
+    assert cli.status(words) == 0
+    result = json.loads(capsys.readouterr().out)
     assert {"levels", "error", "slope", "ci", "theory", "verdict"} <= set(result)
     assert result["levels"] == [4, 8]
     dataset, made_by = load(tmp_path / "converge-width.nc", kind="convergence")
     assert dataset["error"].sel(kind="coupled").mean("replica").values.tolist() == result["error"]
     assert made_by["config"]["layers"] == 2
     assert (tmp_path / "converge-width.png").stat().st_size > 5000
-    again = converge(tmp_path, "width", *SMALL)
-    assert (again.returncode, "--overwrite" in again.stderr) == (2, True)
+    assert cli.status(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -52,10 +40,9 @@ def test_a_measurement_is_a_table_a_file_and_a_figure(tmp_path):
     ],
     ids=lambda arguments: arguments[0] + "-path" * ("--path" in arguments),
 )
-def test_every_experiment_says_a_verdict(arguments, tmp_path):
-    done = converge(tmp_path, *arguments, "--out", "it.nc")
-    assert done.returncode == 0, done.stderr
-    assert "verdict" in done.stdout
+def test_every_experiment_says_a_verdict(arguments, tmp_path, capsys):
+    assert cli.status(["converge", *arguments, "--out", str(tmp_path / "it.nc")]) == 0
+    assert "verdict" in capsys.readouterr().out
     assert (tmp_path / "it.png").exists()
 
 

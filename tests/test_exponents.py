@@ -21,10 +21,10 @@ def agrees(report, exact=None, resolution=0.01):
 
 
 SETTINGS = [
-    ("relu", 3, 512, ()), ("sin:4", 3, 512, ()),
-    *((name, 3, 512, pytest.mark.slow) for name in ("tanh", "gelu")),
+    ("relu", 3, 512, ()),
+    *((name, 3, 512, pytest.mark.slow) for name in ("tanh", "gelu", "sin:4")),
     *((name, 5, 768, pytest.mark.slow) for name in ("relu", "tanh", "gelu", "sin:4")),
-    *((name, 16, 2304, pytest.mark.slow) for name in ("relu", "sin:4")),
+    *((name, 16, 2304, pytest.mark.slow) for name in ("relu", "tanh", "gelu", "sin:4")),
 ]  # fmt: skip
 
 
@@ -67,15 +67,16 @@ def test_attention_alone_at_the_synchronised_state(attention, pulls, x64):
 @pytest.mark.parametrize("attention", ["softmax", pytest.param("causal", marks=pytest.mark.slow)])
 def test_noise_and_attention_at_the_synchronised_state(attention, x64):
     """λ_k for the centre, λ_k - a on the relative directions; repulsion (a < 0): stable iff λ_1 + |a| < 0."""
+    given = {"activation": "tanh", "dim": 3, "sigma_u": 0.3, "attention": attention}
+    given |= {"tokens": 2, "replicas": 64, "layers": 600, "horizon": 12.0}
     for scale in (1.0, -0.05):
-        given = {"activation": "tanh", "dim": 3, "sigma_u": 0.3, "attention": attention, "attention_scale": scale}
-        report = exponents_report({**given, "tokens": 2, "replicas": 64, "layers": 600, "horizon": 12.0})
+        report = exponents_report({**given, "attention_scale": scale})
         assert agrees(report, resolution=0.04)
         assert not agrees(report, np.array(report["closed_form"]) - scale / 2, resolution=0.04)
     top = sn.theory.lambda_1(sn.Kernel("tanh", 3, 0.3))
     assert top < -0.05
     assert report["measured"][0] < 0  # λ_1 + |a| < 0: weak repulsion does not undo synchrony
-    assert exponents_report({**given, "attention_scale": -1.0, "tokens": 2, "replicas": 2})["measured"][0] > 0
+    assert exponents_report({**given, "attention_scale": -1.0, "layers": 60})["measured"][0] > 0.5
 
 
 @pytest.mark.stat
