@@ -118,7 +118,7 @@ def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> 
         layer(keys, x).block_until_ready()
         best = min(best, time.perf_counter() - start)
     batches = -(-replicas // together)
-    return best * -(-batches // batches_at_once(model, *tokens.shape, replicas))
+    return best * -(-batches // batches_at_once(model, tokens.shape[0], tokens.shape[1], replicas))
 
 
 def batches_at_once(model: Transformer, tokens: int, dim: int, replicas: int) -> int:

@@ -60,6 +60,7 @@ class RunConfig(BaseModel):
     heads: int = _option("heads", ge=1)
     redraw: int = _option("redraw", ge=0)
     noise: str = _option("noise")
+    route: Literal["auto", "drawn", "exact", "cholesky", "features", "harmonics"] = _option("route")
     tokens: int = _option("tokens", ge=1)
     width: int | Literal["inf"] = _option("width")
     layers: int = _option("layers", ge=1)

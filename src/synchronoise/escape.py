@@ -18,7 +18,8 @@ from .model import Transformer
 from .noise import ScaledNoise
 from .observables import Positions
 from .plots_flow import escape_figure, save_figure
-from .runs import Job, attention_of, noise_of, prepare, provenance
+from .routes import attention_of, noise_of
+from .runs import Job, prepare, provenance
 from .simulation import FloorWarning
 from .store import save
 

@@ -39,6 +39,11 @@ OPTIONS: dict[str, Option] = {
         "mlp, field, private, vector, values (with a deviation: private:0.3), sums as mlp+values, or none",
         "names joined by +",
     ),
+    "route": Option(
+        "auto",
+        "how an mlp or field is computed: drawn, exact (mlp), cholesky, features, harmonics (limit), or auto",
+        "auto, drawn, exact, cholesky, features or harmonics",
+    ),
     "tokens": Option(64, "number N of tokens", "an integer >= 1"),
     "width": Option("512", "width m of the MLP; inf is the Gaussian limit", "an integer >= 1, or inf"),
     "layers": Option(150, "number L of layers", "an integer >= 1"),

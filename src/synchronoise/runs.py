@@ -17,39 +17,18 @@ import jax
 import numpy as np
 import xarray as xr
 
-from synchronoise.attention import (
-    Attention,
-    CausalAttention,
-    L2Attention,
-    RandomAttention,
-    SinkhornAttention,
-    SoftmaxAttention,
-    UnnormalisedAttention,
-    block_heads,
-)
 from synchronoise.budget import Memory, available_memory, check_memory, memory, seconds_per_layer
-from synchronoise.config import TOKEN_FILES, RunConfig, command, configure, noise_terms
+from synchronoise.config import TOKEN_FILES, RunConfig, command, configure
 from synchronoise.errors import RunError, UserError
-from synchronoise.harmonic_attention import LARGEST_BETA as LARGEST_HARMONIC_BETA
 from synchronoise.harmonic_attention import DenseTokens, HarmonicAttention
-from synchronoise.harmonics import DIMENSIONS
 from synchronoise.model import Transformer
-from synchronoise.noise import MLP, GaussianField, Noise, PrivateNoise, SumNoise, ValueNoise, VectorNoise, mlp_noise
 from synchronoise.observables import Energy, Observable, OverlapHistogram, OverlapQuantiles
 from synchronoise.pictures import draw_run
+from synchronoise.routes import attention_of, noise_of
 from synchronoise.simulation import NotFiniteError, State, simulate
 from synchronoise.sphere import Clusters, Equiangular, Start, Uniform, tokens_from_file
 from synchronoise.store import check_output, claimed, clear_leftovers, environment, load, save
 
-ATTENTIONS = {
-    "softmax": SoftmaxAttention,
-    "unnormalised": UnnormalisedAttention,
-    "l2": L2Attention,
-    "sinkhorn": SinkhornAttention,
-    "causal": CausalAttention,
-    "multihead": SoftmaxAttention,
-}
-MANY_TOKENS = 2000  # from here on harmonics are faster than a dense sum
 # A float64 file of unit rows is within this of length 1, a float32 one is not far from it.
 UNIT_LENGTH_TOLERANCE = 1e-6
 # Energies are about e^|β|: they fit the dtype, and the squares of their deviations float64.
@@ -103,57 +82,6 @@ def _job(config: RunConfig, rows: np.ndarray | None) -> Job:
     if config.layers % config.every:
         raise UserError("every", got=config.every, expected=f"a divisor of layers = {config.layers}", mend="use 1")
     return Job(config, model, _start(config) if rows is None else rows)
-
-
-def attention_of(config: RunConfig) -> Attention | None:
-    """The attention of a configuration; None without one, or at scale 0."""
-    if config.attention == "none" or config.attention_scale == 0:
-        return None
-    if in_harmonics(config):
-        return HarmonicAttention(
-            config.beta, config.attention_scale, dim=config.dim, kind=config.attention, dtype=config.dtype
-        )
-    heads = config.heads if config.attention == "multihead" else 1
-    if config.redraw:
-        kind = ATTENTIONS[config.attention]
-        return RandomAttention(
-            kind, config.beta, config.attention_scale, dim=config.dim, heads=heads, every=config.redraw
-        )
-    if config.attention == "multihead":
-        return block_heads(config.beta, config.attention_scale, config.dim, heads)
-    return ATTENTIONS[config.attention](beta=config.beta, scale=config.attention_scale)
-
-
-def in_harmonics(config: RunConfig) -> bool:
-    """Whether the attention is summed over harmonics: where that is asked for, or possible and worth it.
-
-    Raises `UserError` where it is asked for and impossible.
-    """
-    suits = config.attention in ("softmax", "unnormalised") and not config.redraw
-    if config.method == "harmonic":
-        if not suits:
-            got = f"{config.attention} attention{', redrawn' if config.redraw else ''}"
-            raise UserError("method harmonic", got=got, expected="fixed softmax or unnormalised", mend="use dense")
-        return True
-    possible = suits and config.dim in DIMENSIONS and abs(config.beta) <= LARGEST_HARMONIC_BETA
-    return config.method == "auto" and possible and config.tokens >= MANY_TOKENS
-
-
-def noise_of(config: RunConfig) -> Noise | None:
-    """The noise of a configuration, a sum where several are named; None without one.
-
-    Random value matrices act on the outputs of softmax attention at the configuration's β, V = I, whatever the drift.
-    """
-    law = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
-    build = {
-        "mlp": lambda sigma: mlp_noise(law, float(config.width), config.tokens),
-        "field": lambda sigma: GaussianField(law),
-        "private": PrivateNoise,
-        "vector": VectorNoise,
-        "values": lambda sigma: ValueNoise(SoftmaxAttention(config.beta), sigma),
-    }
-    parts = [build[name](sigma) for name, sigma in noise_terms(config.noise) if name != "none"]
-    return None if not parts else parts[0] if len(parts) == 1 else SumNoise(*parts)
 
 
 def _start(config: RunConfig) -> Start:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from ._arrays import Array, Float, Key, PRNGKey, Tokens
 from .errors import RunError, UserError
@@ -100,7 +101,9 @@ def simulate(
     traced = cast((model, tuple(observers)), dtype)
     state = resume or State(0, _begin(start, keys, dtype), {})
     _check_shapes(model, state.tokens, replicas)
-    with Progress("simulate", rows, "row" if every > 1 else "layer", done=state.rows, shown=progress) as bar:
+    bar = Progress("simulate", rows, "row" if every > 1 else "layer", done=state.rows, shown=progress)
+    # Threads of the linear algebra library under ours would fight for the cores: 40 times slower was seen.
+    with bar, threadpool_limits(1, "blas"):
         try:
             while state.rows < rows:
                 now = min(chunk, rows - state.rows)
@@ -165,7 +168,7 @@ def _run_chunk(
     batch = replicas_at_once(traced[0], n, d)
     lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
     devices = jax.local_devices()
-    wide = bool(jax.config.jax_enable_x64)
+    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
     def advance(first: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         device = devices[first // batch % len(devices)]
@@ -176,9 +179,9 @@ def _run_chunk(
             return jax.tree.map(np.asarray, _advance(traced, tokens, lane_keys, counts, capacity))
 
     firsts = range(0, lanes, batch)
-    # The first call of a run traces and compiles: alone, so that it happens once.
-    done = [] if state.seen else [advance(0)]
     with ThreadPoolExecutor(workers(devices)) as pool:
+        # The first call of a run traces and compiles: alone, so that it happens once.
+        done = [] if state.seen else [advance(0)]
         try:
             done += pool.map(advance, firsts[len(done) :])
         except BaseException:

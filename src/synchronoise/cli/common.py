@@ -65,6 +65,7 @@ class RunFlags(LawFlags):
     heads: Annotated[int | None, flag("heads")] = None
     redraw: Annotated[int | None, flag("redraw")] = None
     noise: Annotated[str | None, flag("noise")] = None
+    route: Annotated[str | None, flag("route")] = None
     tokens: Annotated[int | None, flag("tokens")] = None
     width: Annotated[str | None, flag("width")] = None
     layers: Annotated[int | None, flag("layers")] = None
