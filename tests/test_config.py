@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synchronoise.config import ATTENTIONS, LARGEST, NOISES, RunConfig, configure, read_toml, to_toml
+from synchronoise.config import ATTENTIONS, LARGEST, NOISES, RunConfig, configure, read_toml, refuse_idle, to_toml
 from synchronoise.errors import UserError
 from synchronoise.options import OPTIONS
 
@@ -162,3 +162,20 @@ def test_an_unreadable_file_is_one_line(tmp_path, content, message):
     with pytest.raises(UserError, match=message) as caught:
         read_toml(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "without"),
+    [
+        ({"heads": 2}, "multihead"), ({"overlap": 0.5}, "equiangular"), ({"spread": 0.5}, "clusters"),
+        ({"noise": "vector", "width": "8"}, "an mlp"), ({"noise": "private", "sigma_u": 0.1}, "an mlp"),
+        ({"attention": "none", "attention_scale": 2.0}, "attention"), ({"attention": "none", "beta": 2.0}, "attention"),
+    ],
+)  # fmt: skip
+def test_what_would_change_nothing_is_refused(typed, without):
+    with pytest.raises(UserError, match=f"changes nothing without .*{without}"):
+        refuse_idle(typed, configure(typed), energy=False)
+    mended = {"attention": "multihead", "start": "clusters", "noise": "mlp"}
+    if "overlap" in typed:
+        mended["start"] = "equiangular"
+    refuse_idle(typed, configure({**typed, **mended}), energy=False)

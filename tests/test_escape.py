@@ -2,13 +2,14 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
 
 from synchronoise import cli
 from synchronoise.errors import UserError
-from synchronoise.escape import escapes
+from synchronoise.escape import DEFAULTS, escapes
 from synchronoise.store import load
 
 SMALL = {"layers": 240, "horizon": 12.0, "every": 4, "replicas": 128, "tokens": 16, "width": "8"}
@@ -43,6 +44,13 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert {"no noise", "strength 1", "clusters"} <= set(result)
     assert (tmp_path / "escape.png").stat().st_size > 1000
     assert cli.status([*words, "--strengths", "-1", "--overwrite"]) == 2
+
+
+def test_the_help_shows_the_defaults_that_hold(capsys):
+    assert cli.status(["escape", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name, value in DEFAULTS.items():
+        assert re.search(rf"--{name} [^\]]*\[default: {value}\]", text), name
 
 
 @pytest.mark.parametrize(

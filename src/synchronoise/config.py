@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,6 +192,30 @@ def configure(values: Mapping[str, object], *, source: str = "") -> RunConfig:
             expected=option.expects,
             mend=f"for example {name} = {option.default}",
         ) from None
+
+
+def refuse_idle(typed: Iterable[str], config: RunConfig, *, energy: bool = True) -> None:
+    """Refuse an option that was asked for by name and changes nothing; `energy`: whether β is that of an energy too.
+
+    >>> refuse_idle(["heads"], configure({"heads": 2}))
+    Traceback (most recent call last):
+    synchronoise.errors.UserError: --heads changes nothing without multihead attention; leave it out
+    """
+    noises, attention = dict(noise_terms(config.noise)), config.attention != "none"
+    layer = bool({"mlp", "field"} & noises.keys())
+    needs = {
+        **dict.fromkeys(("attention_scale", "method", "redraw"), ("attention", attention)),
+        **dict.fromkeys(("activation", "sigma_u", "sigma_w", "route"), ("an mlp", layer)),
+        **dict.fromkeys(("clusters", "spread"), ("the start clusters", config.start == "clusters")),
+        "overlap": ("the start equiangular", config.start == "equiangular"),
+        "width": ("an mlp", "mlp" in noises),
+        "heads": ("multihead attention", config.attention == "multihead"),
+        "beta": ("attention", energy or attention or "values" in noises),
+    }
+    for name in typed:
+        what, there = needs.get(name, ("", True))
+        if not there:
+            raise UserError(f"--{name.replace('_', '-')} changes nothing without {what}", mend="leave it out")
 
 
 def read_toml(path: str | Path) -> dict[str, object]:

@@ -56,15 +56,14 @@ class LawFlags:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RunFlags(LawFlags):
-    """What a simulation depends on."""
+class SetupFlags(LawFlags):
+    """What a simulation depends on, apart from its noise."""
 
     attention: Annotated[str | None, flag("attention")] = None
     attention_scale: Annotated[float | None, flag("attention_scale")] = None
     method: Annotated[str | None, flag("method")] = None
     heads: Annotated[int | None, flag("heads")] = None
     redraw: Annotated[int | None, flag("redraw")] = None
-    noise: Annotated[str | None, flag("noise")] = None
     route: Annotated[str | None, flag("route")] = None
     tokens: Annotated[int | None, flag("tokens")] = None
     width: Annotated[str | None, flag("width")] = None
@@ -78,6 +77,21 @@ class RunFlags(LawFlags):
     seed: Annotated[int | None, flag("seed")] = None
     dtype: Annotated[str | None, flag("dtype")] = None
     every: Annotated[int | None, flag("every")] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WatchFlags(SetupFlags):
+    """What a simulation depends on."""
+
+    noise: Annotated[str | None, flag("noise")] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(WatchFlags):
+    """What a simulation depends on, and what is kept of it."""
+
     save_tokens: Annotated[bool | None, flag("save_tokens")] = None
     chunk: Annotated[int | None, flag("chunk")] = None
 

@@ -8,7 +8,18 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from synchronoise.cli.common import LawFlags, Overwrite, RunFlags, allow_dtype, app, flag, given, numbers, report
+from synchronoise.cli.common import (
+    LawFlags,
+    Overwrite,
+    SetupFlags,
+    WatchFlags,
+    allow_dtype,
+    app,
+    flag,
+    given,
+    numbers,
+    report,
+)
 
 
 @Parameter(name="*")
@@ -39,16 +50,19 @@ def exponents(
 
     One token without attention; with attention the synchronised state of --tokens equal ones.
     """
+    from synchronoise.config import configure, refuse_idle
     from synchronoise.exponents import exponents_report
 
+    typed = given(flags)
+    refuse_idle(typed, configure({"attention": "none", **typed}), energy=False)
     allow_dtype("float64")
-    report(exponents_report(given(flags), full=full, progress=True), as_json=True)
+    report(exponents_report(typed, full=full, progress=True), as_json=True)
 
 
 @app.command
 def clusters(
     *,
-    flags: RunFlags = RunFlags(),
+    flags: WatchFlags = WatchFlags(),
     delta: Annotated[float, Parameter(help="Tokens at angles below it are in one cluster.")] = 0.1,
     gram_rank: Annotated[bool, Parameter(help="Also the rank of the Gram matrix.", negative=())] = False,
     out: Annotated[Path, Parameter(help="The result; a figure goes beside it.")] = Path("clusters.nc"),
@@ -56,10 +70,13 @@ def clusters(
 ) -> None:
     """Count clusters against time: sizes, times to two and to one, antipodal pairs, attractor, as one JSON object."""
     from synchronoise.clusters import count_clusters
-    from synchronoise.config import configure
+    from synchronoise.config import configure, refuse_idle
 
-    allow_dtype(configure(given(flags)).dtype)
-    result = count_clusters(given(flags), out, delta=delta, gram_rank=gram_rank, overwrite=overwrite, progress=True)
+    typed = given(flags)
+    config = configure(typed)
+    refuse_idle(typed, config, energy=False)
+    allow_dtype(config.dtype)
+    result = count_clusters(typed, out, delta=delta, gram_rank=gram_rank, overwrite=overwrite, progress=True)
     report(result, as_json=True)
 
 
@@ -68,7 +85,7 @@ def compare(
     what: Literal["noises"],
     /,
     *,
-    flags: RunFlags = RunFlags(),
+    flags: SetupFlags = SetupFlags(),
     noises: Annotated[str, Parameter(help="Comma-separated: mlp, field, private, vector, values.")] = (
         "mlp,private,vector,values"
     ),
@@ -84,30 +101,46 @@ def compare(
         noises.
     """
     from synchronoise.compare import compare_noises
-    from synchronoise.config import configure
+    from synchronoise.config import configure, refuse_idle
 
-    allow_dtype(configure(given(flags)).dtype)
-    names = noises.split(",")
-    report(compare_noises(given(flags), out, noises=names, delta=delta, overwrite=overwrite, progress=True), True)
+    typed, names = given(flags), noises.split(",")
+    config = configure(typed)
+    refuse_idle(typed, config)
+    allow_dtype(config.dtype)
+    report(compare_noises(typed, out, noises=names, delta=delta, overwrite=overwrite, progress=True), True)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EscapeFlags(WatchFlags):
+    """What a simulation depends on, with defaults that have metastable clusters."""
+
+    dim: Annotated[int | None, flag("dim", "2")] = None
+    beta: Annotated[float | None, flag("beta", "7.0")] = None
+    tokens: Annotated[int | None, flag("tokens", "32")] = None
+    width: Annotated[str | None, flag("width", "16")] = None
+    layers: Annotated[int | None, flag("layers", "1000")] = None
+    horizon: Annotated[float | None, flag("horizon", "20.0")] = None
+    every: Annotated[int | None, flag("every", "5")] = None
 
 
 @app.command
 def escape(
     *,
-    flags: RunFlags = RunFlags(),
+    flags: EscapeFlags = EscapeFlags(),
     strengths: Annotated[str, Parameter(help="Of the noise, comma-separated.")] = "0.5,1,2",
     settle: Annotated[float, Parameter(help="Time of attention alone before the noise begins.")] = 15.0,
     delta: Annotated[float, Parameter(help="Tokens at angles below it are in one cluster.")] = 0.3,
     out: Annotated[Path, Parameter(help="The result; a figure goes beside it.")] = Path("escape.nc"),
     overwrite: Overwrite = False,
 ) -> None:
-    """Escape times from the metastable clusters of attention alone, for several strengths of the noise, as JSON.
-
-    Defaults here: dim 2, beta 7, 32 tokens, width 16, 1000 layers, horizon 20.
-    """
-    from synchronoise.config import configure
+    """Escape times from the metastable clusters of attention alone, for several strengths of the noise, as JSON."""
+    from synchronoise.config import configure, refuse_idle
     from synchronoise.escape import escapes
 
-    allow_dtype(configure(given(flags)).dtype)
+    typed = given(flags)
+    config = configure(typed)
+    refuse_idle(typed, config)
+    allow_dtype(config.dtype)
     chosen = {"strengths": numbers("strengths", strengths), "settle": settle, "delta": delta}
-    report(escapes(given(flags), out, **chosen, overwrite=overwrite, progress=True), as_json=True)
+    report(escapes(typed, out, **chosen, overwrite=overwrite, progress=True), as_json=True)

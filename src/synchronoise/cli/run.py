@@ -52,10 +52,11 @@ def simulate(
         A TOML file that describes the run (`synchronoise init` writes one); flags beside it win.
     """
     from synchronoise import runs
-    from synchronoise.config import read_toml
+    from synchronoise.config import read_toml, refuse_idle
 
-    values = {**(read_toml(path) if path else {}), **given(flags)}
-    job = runs.prepare(values, source=str(path or ""))
+    typed = given(flags)
+    job = runs.prepare({**(read_toml(path) if path else {}), **typed}, source=str(path or ""))
+    refuse_idle(typed, job.config)
     allow_dtype(job.config.dtype)
     if dry_run:
         report(runs.plan(job), json)
