@@ -90,6 +90,11 @@ class HarmonicField(FrozenField):
         return series(x, whole, self.degree)
 
     @property
+    def kappa_1(self) -> float:
+        """κ_own(1) = Σ_n c_n over the degrees that are there."""
+        return float(np.sum(np.asarray(self.amplitudes) ** 2))
+
+    @property
     def rank(self) -> int:
         return len(self.columns)
 
