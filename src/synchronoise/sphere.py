@@ -79,10 +79,11 @@ def leaders(x: Tokens) -> Array:
     if n <= 512:
         same = (first[:, None] == first) & (second[:, None] == second)
         return jnp.min(jnp.where(same, jnp.arange(n), n), axis=1)  # `argmax` of a mask is slow on CPUs
-    order = jnp.lexsort((second, first))  # stable: the first index leads its run
-    new_run = jnp.concatenate([jnp.ones(1, bool), (jnp.diff(first[order]) != 0) | (jnp.diff(second[order]) != 0)])
+    # Sorted with the index as the last key, the first index leads its run.
+    first, second, order = jax.lax.sort((first, second, jnp.arange(n)), num_keys=3, is_stable=False)
+    new_run = jnp.concatenate([jnp.ones(1, bool), (first[1:] != first[:-1]) | (second[1:] != second[:-1])])
     run_start = jax.lax.cummax(jnp.where(new_run, jnp.arange(n), 0))
-    return jnp.zeros(n, order.dtype).at[order].set(order[run_start])
+    return jnp.zeros(n, order.dtype).at[order].set(order[run_start], unique_indices=True)
 
 
 class Start(eqx.Module):
