@@ -10,7 +10,7 @@ two of them at a time, and no transcendental function.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +58,7 @@ def walk(dim: int, degree: int) -> Walk:
     return Walk((n == m) & (m > 0), a, b, start, n * n + m, np.where(m == 0, count, n * n + n + m))
 
 
+@partial(jax.jit, static_argnames="degree")
 def moments(x: Tokens, columns: Float[Array, "n c"], degree: int) -> Float[Array, "count c"]:
     """M_k = Σ_i Y_k(x_i) f_i, the rows f_i of ``columns``: what `harmonics`(x, degree).T @ columns is.
 
@@ -84,6 +85,7 @@ def moments(x: Tokens, columns: Float[Array, "n c"], degree: int) -> Float[Array
     return whole.at[path.cosine].set(found[:, 0]).at[path.sine].set(found[:, 1])[:count]
 
 
+@partial(jax.jit, static_argnames="degree")
 def series(x: Tokens, coefficients: Float[Array, "count c"], degree: int) -> Float[Array, "n c"]:
     """g_i = Σ_k Y_k(x_i) a_k, the rows a_k of ``coefficients``: what `harmonics`(x, degree) @ coefficients is.
 

@@ -15,6 +15,7 @@ from ..banks import HarmonicField
 from ..errors import UserError
 from ..model import Transformer
 from ..noise import DrawnMLP, Noise, SumNoise, VectorNoise
+from ..randomness import replica_keys
 from ..simulation import simulate
 
 
@@ -34,7 +35,7 @@ def check_scope(model: Transformer, *, field: bool = False) -> None:
             mend="use a common noise",
         )
     if field and model.noise is not None:
-        model.noise.field(None)  # pyright: ignore[reportArgumentType]
+        model.noise.field(replica_keys(0, 1)[0])
 
 
 def speed(noise: Noise | None) -> float:
