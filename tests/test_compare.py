@@ -60,5 +60,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert result["noises"]["private"]["predicted_energy"] > result["noises"]["vector"]["predicted_energy"]
     assert (tmp_path / "compare.png").stat().st_size > 1000
     assert cli.status([*words, "--overwrite", "--noises", "mlp,privat"]) == 2
+    assert "did you mean 'private'" in capsys.readouterr().err
+    assert cli.status([*words, "--overwrite", "--delta", "-1"]) == 2
     with pytest.raises(UserError, match="different ones"):
         compare_noises({}, "other.nc", noises=("mlp", "mlp"))

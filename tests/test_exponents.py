@@ -91,7 +91,7 @@ def test_all_tokens_have_the_exponents_of_one(x64):
 
 def test_the_mean_zero_part_is_what_is_subtracted(x64):
     model = sn.Transformer(None, sn.DrawnMLP(sn.MLP("tanh", 3), 16), layers=100, horizon=2.0)
-    rates = growth(model, np.eye(1, 3), frame=synchronised_frame(None, 1, 3), replicas=200)
+    rates = growth(model, np.eye(1, 3), frame=synchronised_frame(None, 1, 3)[0], replicas=200)
     assert rates.even.std(axis=0).max() < 0.25 * rates.whole.std(axis=0).min()
     spread = 5 * rates.whole.std(axis=0) / np.sqrt(200)
     assert (np.abs(rates.even.mean(axis=0) - rates.whole.mean(axis=0)) < spread).all()

@@ -18,7 +18,9 @@ import numpy as np
 import xarray as xr
 
 from ._arrays import Array, Float, Gram, Tokens, Weights
+from .errors import UserError
 from .observables import Observable
+from .pictures import caption
 from .plots_flow import clusters_figure, save_figure
 from .runs import Job, prepare, provenance
 from .simulation import simulate
@@ -152,6 +154,17 @@ def summary_of_times(times: np.ndarray) -> dict[str, Any]:
     }
 
 
+def check_delta(delta: float) -> None:
+    """Refuse what is no angle between tokens.
+
+    >>> check_delta(0.0)
+    Traceback (most recent call last):
+    synchronoise.errors.UserError: delta: got 0.0, expected an angle in (0, π]; for example 0.1
+    """
+    if not 0 < delta <= math.pi:
+        raise UserError("delta", got=delta, expected="an angle in (0, π]", mend="for example 0.1")
+
+
 def check_result(out: str | Path, kind: str, *, overwrite: bool) -> Path:
     """Refuse, before anything is computed, an output that should not be written: `overwrite` replaces its own kind.
 
@@ -224,15 +237,18 @@ def count_clusters(
 
     The number of clusters is also kept as a curve over δ.  Returns `cluster_report` and what was written.
     """
+    check_delta(delta)
     job = prepare(given)
     out = check_result(out, "clusters", overwrite=overwrite)
     observers = (MergeAngles(), *((GramRank(),) if gram_rank else ()))
     dataset = watch(job, observers, progress=progress)
     edges = dataset["merge_angles"].values
-    curve = np.stack([cluster_count(edges, delta_).mean(axis=0) for delta_ in DELTAS], axis=-1)
+    shown = (delta / 4, delta, 4 * delta)
+    deltas = np.union1d(DELTAS, shown)
+    curve = np.stack([cluster_count(edges, angle).mean(axis=0) for angle in deltas], axis=-1)
     dataset["clusters"] = (("layer", "kind", "delta"), curve, {"long_name": "mean number of clusters at angle delta"})
-    dataset = dataset.assign_coords(delta=DELTAS)
+    dataset = dataset.assign_coords(delta=deltas)
     del dataset.attrs["provenance"]
     save(dataset, out, {**provenance(job), "delta": delta}, kind="clusters")
-    picture = save_figure(clusters_figure(dataset, delta), out)
+    picture = save_figure(clusters_figure(dataset, shown, caption(job.config)), out)
     return {"file": str(out), "picture": picture, **cluster_report(dataset, delta)}

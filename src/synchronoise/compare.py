@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .clusters import MergeAngles, check_result, cluster_count, watch
+from .clusters import MergeAngles, check_delta, check_result, cluster_count, watch
 from .config import RunConfig, configure, noise_terms
-from .errors import UserError
+from .errors import UserError, did_you_mean
 from .kernel import Kernel
 from .observables import Energy
 from .pictures import caption
@@ -29,6 +29,8 @@ from .theory import (
     value_noise,
     vector_noise,
 )
+
+COMPARED = ("mlp", "field", "private", "vector", "values")
 
 
 def pair_law_of(config: RunConfig) -> PairLaw | None:
@@ -85,15 +87,17 @@ def compare_noises(
     each noise: the energy at the end with its standard error, what the two-token equation says of it and of its floor
     (None where they are silent), the clusters at δ, and the share of replicas in one cluster.
     """
+    check_delta(delta)
+    for name in noises:
+        if name not in COMPARED:
+            raise UserError(f"unknown noise {name!r}", mend=did_you_mean(name, COMPARED))
+    if len(set(noises)) < len(noises):
+        raise UserError("noises", got=list(noises), expected="different ones", mend="name each of them once")
     config = configure(given)
     speed = Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w).kappa_1
     out = check_result(out, "comparison", overwrite=overwrite)
     results, report, combined = {}, {}, xr.Dataset()
     for name in noises:
-        if name in results or name not in ("mlp", "field", "private", "vector", "values"):
-            raise UserError(
-                "noises", got=list(noises), expected="different ones of mlp, field, private, vector, values"
-            )
         noise = name if name in ("mlp", "field") else f"{name}:{math.sqrt(speed)!r}"
         job = prepare({**given, "noise": noise})
         dataset = watch(job, (Energy(beta=config.beta), MergeAngles()), progress=progress)
@@ -109,7 +113,9 @@ def compare_noises(
         }
         combined = combined.assign({f"{kind}_{name}": values for kind, values in shown.data_vars.items()})
     save(combined, out, {**provenance(prepare(given)), "noises": list(noises)}, kind="comparison")
-    picture = save_figure(compare_figure(results, caption(configure({**given, "noise": "none"}))), out)
+    floors = {name: numbers["floor"] for name, numbers in report.items()}
+    words = f"noises of the speed κ(1) = {speed:.4g} of {caption(configure({**given, 'noise': 'mlp'}))}"
+    picture = save_figure(compare_figure(results, floors, words), out)
     return {"speed": speed, "time": config.horizon, "noises": report, "file": str(out), "picture": picture}
 
 

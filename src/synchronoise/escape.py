@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .clusters import MergeAngles, check_result, cluster_count, first_time, watch
+from .clusters import MergeAngles, check_delta, check_result, cluster_count, first_time, watch
 from .config import configure
 from .errors import UserError
 from .model import Transformer
 from .noise import ScaledNoise
 from .observables import Positions
+from .pictures import caption
 from .plots_flow import escape_figure, save_figure
 from .routes import attention_of, noise_of
 from .runs import Job, prepare, provenance
@@ -38,6 +39,7 @@ def escapes(
     Replicas that begin in one cluster are left out.  "mean" is E min(τ, T): no replica is lost to the horizon T.
     Writes `out` (the times) and a figure of the shares that have not escaped.
     """
+    check_delta(delta)
     config = configure({**DEFAULTS, **given})
     names = {0.0: "no noise", **{strength: f"strength {strength:g}" for strength in strengths}}
     if len(set(names.values())) <= len(strengths) or not all(math.isfinite(s) and s > 0 for s in strengths):
@@ -69,8 +71,7 @@ def escapes(
         {"strength": list(names), "replica": np.flatnonzero(begun > 1)},
     )
     save(result, out, {**provenance(job), "settle": settle, "delta": delta}, kind="escape")
-    caption = f"{config.attention} attention, β = {config.beta:g}, d = {config.dim}, N = {config.tokens}"
-    picture = save_figure(escape_figure(times, config.horizon, caption), out)
+    picture = save_figure(escape_figure(times, config.horizon, caption(config)), out)
     return {
         "clusters": float(begun[begun > 1].mean()),
         "replicas": int((begun > 1).sum()),

@@ -31,7 +31,7 @@ from .model import Transformer, cast, layer_map
 from .noise import MLP, DrawnMLP, Noise, ScaledNoise, SumNoise, VectorNoise
 from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
-from .runs import attention_of
+from .routes import attention_of
 from .sphere import Start, Uniform, layer_norm, leaders, tangent
 from .theory.two_point import check_beta
 
@@ -149,8 +149,9 @@ def _orthonormal(vectors: Float[Array, "k n d"]) -> tuple[Float[Array, "k n d"],
 
 
 def exponents_report(given: Mapping[str, object], *, full: bool = False, progress: bool = False) -> dict[str, Any]:
-    """Measured exponents with standard errors beside the closed form, as plain numbers, fastest first (THEORY §6).
+    """Measured exponents with standard errors beside the closed form, as plain numbers (THEORY §6).
 
+    All are in the order of the closed form, fastest first; where there is none, or a random frame, of the measured.
     ``given`` are options of a run (names of `RunConfig`).  Without attention one token is followed, with attention
     ``tokens`` (3) equal ones: the synchronised state; ``full`` follows the flow of all tokens from a uniform start.
 
@@ -173,7 +174,7 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False, progres
     check_frames(tokens, config.dim, config.replicas)
     layers, horizon = _sizes(config, given, config.dim * (speed + slope), np.abs(pulls).max())
     start = Uniform(tokens, config.dim) if full else np.eye(1, config.dim).repeat(tokens, axis=0)
-    frame = None if full or config.redraw else synchronised_frame(attention, tokens, config.dim)
+    frame, mode = (None, None) if full or config.redraw else synchronised_frame(attention, tokens, config.dim)
 
     def at(refined: int) -> Growth:
         model = Transformer(attention, noise, layers=layers * refined, horizon=horizon)
@@ -183,12 +184,16 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False, progres
     coarse, fine = at(1), at(2)
     (a, a_se), (b, b_se) = (_mean(g.even) for g in (coarse, fine))
     measured, error = 2 * b - a, np.sqrt(4 * b_se**2 + a_se**2)
-    order = np.argsort(-measured)
     scale = (speed + slope) or 1.0
-    exact = None
-    if not (full and attention is not None) and not config.redraw:
-        noisy = ((config.dim - 3) * slope - (config.dim - 1) * speed) / 2 - slope * np.arange(config.dim - 1)
-        exact = np.sort((noisy[:, None] - pulls).ravel())[::-1].tolist()
+    noisy = ((config.dim - 3) * slope - (config.dim - 1) * speed) / 2 - slope * np.arange(config.dim - 1)
+    if mode is None:
+        order = np.argsort(-measured)
+        exact = np.sort(np.tile(noisy, tokens))[::-1].tolist() if attention is None else None
+    else:
+        # In the order of the closed form: that of the measured values would mistake their errors for a spread.
+        of_frame = (noisy - np.sort(pulls)[mode][:, None]).ravel()
+        order = np.argsort(-of_frame, kind="stable")
+        exact = of_frame[order].tolist()
     return {
         "state": "all tokens from a uniform start" if full else "synchronised" if tokens > 1 else "one token",
         "tokens": tokens,
@@ -213,21 +218,28 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False, progres
     }
 
 
-def synchronised_frame(attention: Attention | None, tokens: int, dim: int) -> np.ndarray:
+def synchronised_frame(attention: Attention | None, tokens: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Tangent vectors at N equal tokens e_1 in the directions of the exponents, shape (N(d-1), N, d).
+
+    Also the rank of each of the N modes of the tokens, 0 for the one that attention slows least: the vectors come in
+    this order of the modes, d - 1 for each.
 
     There the derivative of the attention is A ⊗ I, A: N×N over the tokens, and that of the noise is I ⊗ J: in the Schur
     basis of A, times any basis of the tangent space, their products are triangular from the first layer on.
 
-    >>> synchronised_frame(None, 1, 3)[:, 0].tolist()
-    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    >>> frame, rank = synchronised_frame(None, 1, 3)
+    >>> frame[:, 0].tolist(), rank.tolist()
+    ([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], [0])
     """
     x = jnp.eye(1, dim).repeat(tokens, axis=0)
-    modes = np.eye(tokens)
+    rates, modes = np.zeros(tokens), np.eye(tokens)
     if attention is not None:
         moved = lambda s: tangent(x, attention(layer_norm(x.at[:, 1].set(s))))[:, 1] - s  # noqa: E731
-        modes = schur(np.asarray(jax.jacfwd(moved)(jnp.zeros(tokens))))[1]
-    return np.einsum("im,kd->mkid", modes, np.eye(dim)[1:]).reshape(-1, tokens, dim)
+        triangle, modes = schur(np.asarray(jax.jacfwd(moved)(jnp.zeros(tokens))))[:2]
+        rates = np.diagonal(triangle)
+    rank = np.empty(tokens, int)
+    rank[np.argsort(-rates, kind="stable")] = np.arange(tokens)
+    return np.einsum("im,kd->mkid", modes, np.eye(dim)[1:]).reshape(-1, tokens, dim), rank
 
 
 def attention_pulls(config: RunConfig, tokens: int) -> np.ndarray:

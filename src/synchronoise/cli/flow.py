@@ -103,7 +103,7 @@ def compare(
     from synchronoise.compare import compare_noises
     from synchronoise.config import configure, refuse_idle
 
-    typed, names = given(flags), noises.split(",")
+    typed, names = given(flags), [name.strip() for name in noises.split(",")]
     config = configure(typed)
     refuse_idle(typed, config)
     allow_dtype(config.dtype)
