@@ -40,7 +40,7 @@ __all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("probe", "testing"):
+    if name in ("meanfield", "probe", "testing"):
         return import_module(f"synchronoise.{name}")
     if name == "__version__":
         return version("synchronoise")
@@ -54,7 +54,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import probe, testing
+    from . import meanfield, probe, testing
     from .activations import Activation, activation, custom_activation
     from .attention import (
         Attention,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from synchronoise.cli import exact, flow, probe, run, study
+from synchronoise.cli import exact, flow, meanfield, probe, run, study
 from synchronoise.cli.common import app
 from synchronoise.errors import RunError, UserError
 

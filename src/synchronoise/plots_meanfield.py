@@ -1,0 +1,129 @@
+"""Figures of the mean-field limit: densities in space and time, globes, energies, and distances against N."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from .plots import BLUE, GREY, ORANGE, PAGE_WIDTH, RED, STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = (BLUE, RED, "#009E73", ORANGE, "#CC79A7")
+FAINTEST = 1e-2  # densities below it, of the uniform one, look alike
+
+
+def circle_figure(result: xr.Dataset, caption: str) -> Figure:
+    """The density by angle and time (logarithmic, against the uniform one), and the energy."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure, (left, right) = _figure(1, 2, caption)
+        density = result["mass"].values * result.sizes["cell"]
+        image = left.imshow(
+            density.T, origin="lower", aspect="auto", cmap="viridis", norm=_norm(density), interpolation="nearest",
+            extent=(0, float(result["time"][-1]), 0, 360),
+        )  # fmt: skip
+        left.set(xlabel="time t", ylabel="angle (degrees)", yticks=[0, 90, 180, 270, 360])
+        figure.colorbar(image, ax=left, label="density / uniform", extend="min")
+        _energy(right, result)
+    return figure
+
+
+def sphere_figure(result: xr.Dataset, globes: np.ndarray, shown: np.ndarray, caption: str) -> Figure:
+    """Globes at a few times, both halves, above the energy."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure, grid = _figure(1, 1, caption, rows=(1.25, 1), columns=len(shown))
+        norm = _norm(globes[np.isfinite(globes)])
+        image: Any = None
+        for column, (row, pair) in enumerate(zip(shown, globes, strict=True)):
+            axis = figure.add_subplot(grid[0, column])
+            image = axis.imshow(np.concatenate(list(pair), axis=0), cmap="viridis", norm=norm)
+            axis.set_axis_off()
+            axis.set_title(f"t = {float(result['time'][row]):.3g}")
+        figure.colorbar(image, ax=figure.axes, label="density / uniform", extend="min", shrink=0.8)
+        _energy(figure.add_subplot(grid[1, :]), result)
+        figure.text(0.01, 0.75, "front and back", rotation=90, va="center", fontsize=7)
+    return figure
+
+
+def energy_figure(result: xr.Dataset, caption: str) -> Figure:
+    """The energy of one realisation, of the mean over noises, and the bound."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure, (axis,) = _figure(1, 1, caption)
+        _energy(axis, result)
+    return figure
+
+
+def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
+    """Distances against N at the start, at T and the largest between, with the rates; correlations of two tokens."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure, (left, right) = _figure(1, 2, caption)
+        tokens = result["tokens"].values.astype(float)
+        names = {"start": "to the SPDE, t = 0", "end": "to the SPDE, t = T", "largest": "largest over time",
+                 "two_end": "two systems, t = T", "independent": "independent noises, t = T"}  # fmt: skip
+        for colour, (kind, label) in zip((*COLOURS[:4], GREY), names.items(), strict=True):
+            line = result.sel(kind=kind)
+            left.plot(tokens, line["mean"], color=colour, marker="o", markersize=3, label=label)
+            left.fill_between(tokens, line["low"], line["high"], color=colour, alpha=0.2, linewidth=0)
+        first = float(result["mean"].sel(kind="start")[0])
+        exponent, logarithm = result.attrs["exponent"], result.attrs["logarithm"]
+        rate = tokens**exponent * (np.log(tokens) if logarithm else 1.0)
+        words = f"N^{exponent:.3g}" + (" log N" if logarithm else "")
+        left.plot(tokens, 0.6 * first * rate / rate[0], color="black", linestyle=":", label=f"rate {words}")
+        left.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=r"mean of $W_2^2$")
+        left.legend(frameon=False)
+        for colour, (kind, label) in zip(
+            COLOURS, (("given", "given the noise"), ("unconditional", "unconditional")), strict=False
+        ):
+            right.plot(
+                tokens, result["correlation"].sel(which=kind), color=colour, marker="o", markersize=3, label=label
+            )
+        right.set(xscale="log", yscale="log", xlabel="tokens N", ylabel="correlation of two tokens, size")
+        right.legend(frameon=False)
+    return figure
+
+
+def _energy(axis: Axes, result: xr.Dataset) -> None:
+    time = result["time"].values
+    axis.plot(time, result["energy"].values, color=BLUE, label="this realisation")
+    if "energy_mean" in result:
+        at, mean, se = result["time_of_mean"].values, result["energy_mean"].values, result["energy_se"].values
+        axis.plot(at, mean, color=ORANGE, label="mean over noises ± 1 SE")
+        axis.fill_between(at, mean - se, mean + se, color=ORANGE, alpha=0.3, linewidth=0)
+        if "energy_bound" in result:
+            axis.plot(at, result["energy_bound"].values, color=RED, linestyle=(0, (4, 2)), label="bound of Theorem 1.4")
+    axis.set(xlabel="time t", ylabel=r"energy $E_\beta$")
+    axis.set_ylim(bottom=0, top=1.6 * float(np.nanmax(result["energy"].values)))
+    axis.legend(frameon=False)
+
+
+def _norm(density: np.ndarray) -> Any:
+    from matplotlib.colors import LogNorm
+
+    return LogNorm(vmin=max(FAINTEST, min(float(density.min()), 0.5)), vmax=max(2.0, float(density.max())))
+
+
+def _figure(
+    height: int, panels: int, caption: str, rows: tuple[float, ...] = (), columns: int = 1
+) -> tuple[Figure, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    size = (PAGE_WIDTH if panels > 1 or rows else 4.6, 5.2 if rows else 3.2 * height)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(caption, fontsize=8)
+    if rows:
+        return figure, figure.add_gridspec(len(rows), columns, height_ratios=rows)
+    return figure, figure.subplots(1, panels, squeeze=False)[0]
