@@ -116,9 +116,11 @@ def test_post_norm_keeps_lengths_and_parallel_blocks_have_no_middle():
 
 def test_every_law_is_used_and_their_number_checked():
     laws = [block_law(TINY)] * 3
-    assert predict(TINY, 8, laws=laws).equals(predict(TINY, 8))
+    with pytest.warns(PredictionWarning, match="weights are given"):
+        assert predict(TINY, 8, laws=laws).equals(predict(TINY, 8))
     silent = replace(block_law(TINY), attention_gain=0.0)
-    assert not predict(TINY, 8, laws=[silent] * 3).equals(predict(TINY, 8))
+    with pytest.warns(PredictionWarning, match="weights are given"):
+        assert not predict(TINY, 8, laws=[silent] * 3).equals(predict(TINY, 8))
     with pytest.raises(UserError, match="laws: got 2, expected one for each of 3 blocks"):
         predict(TINY, 8, laws=laws[:2])
 

@@ -259,8 +259,8 @@ def configuration(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def architecture(source: str | Path | Mapping[str, Any] | Architecture) -> Architecture:
-    """The architecture of a name, a Hugging Face configuration (mapping, JSON file, folder), or itself.
+def architecture(source: Any) -> Architecture:
+    """The architecture of a name, of a Hugging Face configuration (mapping, file, folder), or of a PyTorch model.
 
     Raises `UserError` for an unknown name or family, a missing file, and sizes that do not fit.  THEORY §1.
 
@@ -269,6 +269,15 @@ def architecture(source: str | Path | Mapping[str, Any] | Architecture) -> Archi
     """
     if isinstance(source, Architecture):
         return source
+    if hasattr(source, "named_modules"):
+        from synchronoise.probe.describing import describe
+
+        found = describe(source)
+        if found is None:
+            raise UserError(
+                f"the architecture of {type(source).__name__} is not known", mend="describe it: Architecture"
+            )
+        return found
     given = configuration(source)
     family = given.get("model_type")
     if family not in _FAMILIES:

@@ -119,10 +119,10 @@ def _search(model: nn.Module) -> str:
 
 
 def _like_a_block(module: nn.Module) -> bool:
-    """Attention somewhere inside, and at least two matrices beside each other."""
+    """Attention somewhere inside, and at least two matrices."""
     names = [name.rpartition(".")[2].lower() for name, _ in module.named_modules()]
     matrices = sum(p.ndim >= 2 for p in module.parameters())
-    return matrices >= 3 and any("att" in name or "mixing" in name for name in names)
+    return matrices >= 2 and any("att" in name or "mixing" in name for name in names)
 
 
 def _flatten(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -262,7 +261,7 @@ def block_step(state: State, which: Architecture, law: BlockLaw) -> tuple[State 
 
 
 def predict(
-    source: str | Path | dict[str, Any] | Architecture,
+    source: Any,
     tokens: int = 64,
     *,
     start: Matrix | None = None,
@@ -271,14 +270,15 @@ def predict(
 ) -> xr.Dataset:
     """Mean cosine of pairs, its deviation, and norms by layer and site, from the architecture alone.
 
-    `source` is a name ("gpt2-small"), a Hugging Face configuration (mapping, JSON file, folder), or an `Architecture`.
+    `source` is a name ("gpt2-small"), a Hugging Face configuration (mapping, JSON file, folder), a PyTorch model, or an
+    `Architecture`.
     `start` replaces the random embeddings by vectors of overlaps <x_i, x_j>/d (N × N); `laws` replaces the law of the
     random blocks, one for each (`synchronoise.probe.trained_laws` reads them off given weights).  `beta` is that of the
     energy.  Sites: `embedding` (layer 0), `resid_mid` between attention and MLP, `resid_post`, and `final_norm`
     (layer L; not in post-norm models); NaN elsewhere.  Statistics leave out a first token that is special.
 
-    Warns `PredictionWarning` for logits of deviation above 0.7, d < 32, and blocks that share their weights.  Raises
-    `UserError` for unknown models and wrong shapes.  THEORY §2, §5.
+    Warns `PredictionWarning` for logits of deviation above 0.7, d < 32, given laws, and blocks that share weights.
+    Raises `UserError` for unknown models and wrong shapes.  THEORY §2, §5.
 
     >>> predict("gpt2-small", tokens=64).mean_cosine.sel(site="resid_post").values[[1, 12]].round(3).tolist()
     [0.171, 0.574]
@@ -292,10 +292,11 @@ def predict(
         raise UserError(
             "tokens", got=tokens, expected=f"an integer >= {2 + which.special_first}", mend="pairs are compared"
         )
-    _announce(which)
+    given = laws is not None
     laws = [block_law(which)] * which.depth if laws is None else laws
     if len(laws) != which.depth:
         raise UserError("laws", got=len(laws), expected=f"one for each of {which.depth} blocks", mend="give as many")
+    _announce(which, max(law.logit_variance for law in laws) ** 0.5, given)
     state = start_state(which, tokens, start)
     states: dict[tuple[int, str], State | None] = {(0, "embedding"): state}
     for layer, law in enumerate(laws, 1):
@@ -333,10 +334,12 @@ def _summary(state: State, which: Architecture, beta: float) -> dict[str, float]
     }
 
 
-def _announce(which: Architecture) -> None:
+def _announce(which: Architecture, logit_std: float, given: bool) -> None:
     reasons = []
-    if which.attention == "random" and which.logit_std > LARGE_LOGITS:
-        reasons.append(f"attention logits deviate by {which.logit_std:.2g} (nearly uniform attention is assumed)")
+    if which.attention == "random" and logit_std > LARGE_LOGITS:
+        reasons.append(f"attention logits deviate by {logit_std:.2g} (nearly uniform attention is assumed)")
+    if given:
+        reasons.append("weights are given (independence of what they act on is assumed)")
     if which.dim < SMALL_DIM:
         reasons.append(f"d = {which.dim} is small (an expansion in 1/d is used)")
     if which.shared_blocks and which.depth > 1:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import xarray as xr
 
+from synchronoise.clusters import check_result
 from synchronoise.errors import UserError
 from synchronoise.plots_flow import save_figure
 from synchronoise.plots_probe import probe_figure
@@ -27,7 +28,7 @@ from synchronoise.probe.verdict import (
     what_if,
 )
 from synchronoise.progress import Progress
-from synchronoise.store import check_output, environment, save
+from synchronoise.store import environment, save
 
 KIND = "probe"
 CONFIRMED_TO = 0.02  # mean absolute error over layers, beyond 3 standard errors, that still confirms a prediction
@@ -79,7 +80,7 @@ def probe(
     from synchronoise.probe.measurement import measure_seeds
     from synchronoise.probe.sources import from_configuration, from_factory, from_folder, with_inputs
 
-    out = check_output(out, overwrite=overwrite)
+    out = check_result(out, KIND, overwrite=overwrite)
     options = {"tokens": asked.tokens}
     if asked.module is not None:
         source = from_factory(asked.module, **options)
@@ -99,14 +100,17 @@ def probe(
         )  # fmt: skip
     report: dict[str, Any] = {"model": source.name, "weights": "random" if source.random else "given"}
     report |= {"inputs": asked.inputs, "seeds": seeds, "depth": measured.sizes["layer"] - 1}
-    start = None if source.plain else measured.get("embedding_overlaps")
+    start = None if source.plain and source.random else measured.get("embedding_overlaps")
     result = measured.drop_vars("embedding_overlaps", errors="ignore")
     which = source.architecture
     if which is not None:
         which = replace(which, special_first=source.special_first)
         tokens = _tokens_seen(asked, which)
-        report |= judge(which, tokens, None if start is None else start.values, beta=asked.beta)
-        predicted = report.pop("prediction")
+        overlaps = None if start is None else start.values
+        laws = None if source.random else given_laws(source.build(0))
+        report |= judge(which, tokens, overlaps)
+        report["prediction"] = "architecture" if laws is None else "weights"
+        predicted = predict(which, tokens, start=overlaps, laws=laws, beta=asked.beta)
         if predicted.sizes["layer"] != measured.sizes["layer"]:
             raise UserError(
                 "blocks", got=measured.sizes["layer"] - 1, expected=f"{which.depth} as the architecture says",
@@ -126,6 +130,16 @@ def probe(
     return report | {"file": str(out), "picture": save_figure(probe_figure(result, words), out)}
 
 
+def given_laws(model: Any) -> Any:
+    """The laws of given weights where their family is known, else None: the prediction is then of fresh weights."""
+    from synchronoise.probe.describing import trained_laws
+
+    try:
+        return trained_laws(model)
+    except UserError:
+        return None
+
+
 def predict_only(asked: Asked) -> dict[str, Any]:
     """The prediction and the verdict alone, without PyTorch: a name, a configuration or a folder.
 
@@ -136,22 +150,20 @@ def predict_only(asked: Asked) -> dict[str, Any]:
         raise UserError("--predict knows a model by its name or configuration, on random inputs", mend="leave it out")
     which = architecture(asked.config if asked.config is not None else str(asked.model))
     which = which if asked.depth is None else replace(which, depth=asked.depth)
-    report = {"model": which.name, "depth": which.depth, **judge(which, asked.tokens, None, beta=asked.beta)}
-    predicted = report.pop("prediction")
+    report = {"model": which.name, "depth": which.depth, **judge(which, asked.tokens, None)}
+    predicted = predict(which, asked.tokens, beta=asked.beta)
     result = xr.Dataset({f"predicted_{name}": values for name, values in predicted.data_vars.items()})
     return report | {"layers": by_layer(result)}
 
 
-def judge(which: Architecture, tokens: int, start: np.ndarray | None, *, beta: float) -> dict[str, Any]:
-    """Prediction, collapse, shares, the paper's parameters and the "what if" table of an architecture."""
-    predicted = predict(which, tokens, start=start, beta=beta)
+def judge(which: Architecture, tokens: int, start: np.ndarray | None) -> dict[str, Any]:
+    """Collapse, shares, the paper's parameters and the "what if" table of an architecture at initialisation."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PredictionWarning)  # said once
         collapse, parts = collapse_depths(which, tokens, start), shares(which, tokens, start)
         rows = what_if(which, tokens, start)
         paper = translate(which, tokens, start)
     return {
-        "prediction": predicted,
         "architecture": {name: value for name, value in asdict(which).items() if name != "name"},
         "collapse": collapse,
         "shares": parts,

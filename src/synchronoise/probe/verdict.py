@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from synchronoise.probe.prediction import (
     predict,
     start_state,
 )
-from synchronoise.theory.exponents import lambda_1, lambda_bar
 
 LEVELS = (0.9, 0.99)
-DEEPEST = 16  # collapse is looked for in so many times the depth, with the same law of the weights
+DEEPEST = 400  # layers in which collapse is looked for at least, with the same law of the weights
 
 
 def mean_cosine(state: State, which: Architecture) -> float:
@@ -39,7 +38,7 @@ def mean_cosine(state: State, which: Architecture) -> float:
 
 
 def collapse_depths(which: Architecture, tokens: int, start: Any = None) -> dict[str, int | None]:
-    """First layer whose mean cosine is predicted to exceed 0.9 and 0.99; None beyond 16 times the depth.
+    """First layer whose mean cosine is predicted to exceed 0.9 and 0.99; None beyond 400 layers.
 
     Layers beyond the last one have the law of the others.
 
@@ -49,7 +48,7 @@ def collapse_depths(which: Architecture, tokens: int, start: Any = None) -> dict
     """
     state, law, layer = start_state(which, tokens, start), block_law(which), 0
     found: dict[str, int | None] = dict.fromkeys(map(str, LEVELS))
-    while layer <= DEEPEST * which.depth:
+    while layer <= max(DEEPEST, which.depth):
         value = mean_cosine(state, which)
         for level in LEVELS:
             if value > level and found[str(level)] is None:
@@ -100,15 +99,6 @@ def _after_mlp(state: State, which: Architecture, law: BlockLaw) -> float:
     return mean_cosine(add_noise(state, *mlp_moments(seen, law), which.dim), which)
 
 
-class _GatedKernel:
-    """κ of φ(W_1 h) ⊙ W_3 h, the product of the kernel of φ and the linear one: what the exponents ask of a kernel."""
-
-    def __init__(self, gate: Kernel, gain: float):
-        self.dim, up = gate.dim, gain**2 / gate.dim
-        self.kappa_1 = gate.kappa_1 * up
-        self.dkappa_1 = (gate.dkappa_1 + gate.kappa_1) * up
-
-
 def translate(which: Architecture, tokens: int = 64, start: Any = None) -> dict[str, Any]:
     """An architecture in the paper's parameters: X = x/|x| moves by √Δt G with κ of φ(g z), σ_U, σ_W   (THEORY §1, §2).
 
@@ -126,13 +116,11 @@ def translate(which: Architecture, tokens: int = 64, start: Any = None) -> dict[
     if gain == 0 or out == 0:
         raise UserError(f"{which.name} has no MLP noise", mend="its weights have deviation 0")
     sigma_u, sigma_w = which.mlp_in_bias / gain, which.mlp_out_bias / out
-    # An output bias adds to the product of a gated MLP, not to its gate.
-    kernel: Any = Kernel(
-        dilated(activation(which.activation), gain), which.dim, sigma_u, 0.0 if which.gated else sigma_w
-    )
-    if which.gated:
-        kernel = _GatedKernel(kernel, gain)
-        kernel.kappa_1 += sigma_w**2
+    kernel, d = Kernel(dilated(activation(which.activation), gain), which.dim, sigma_u), which.dim
+    kappa, slope = kernel.kappa_1, kernel.dkappa_1
+    if which.gated:  # the kernel of the product: that of φ times that of W_3, (g²/d) u
+        kappa, slope = kappa * gain**2 / d, (kappa + slope) * gain**2 / d
+    kappa += sigma_w**2
     steps, state, law = [], start_state(which, tokens, start), block_law(which)
     for _ in range(which.depth):
         middle, after = block_step(state, which, law)
@@ -146,10 +134,11 @@ def translate(which: Architecture, tokens: int = 64, start: Any = None) -> dict[
         "sigma_u": sigma_u,
         "sigma_w": sigma_w,
         "sigma_values": math.sqrt(law.attention_gain) / out,
-        "kappa_1": kernel.kappa_1,
-        "dkappa_1": kernel.dkappa_1,
-        "lambda_1": lambda_1(cast(Kernel, kernel)),
-        "lambda_bar": lambda_bar(cast(Kernel, kernel)),
+        "kappa_1": kappa,
+        "dkappa_1": slope,
+        # as in theory.exponents, whose kernels are not those of a product
+        "lambda_1": ((d - 3) * slope - (d - 1) * kappa) / 2,
+        "lambda_bar": (d - 1) * slope - (d - 3) * kappa,
     }
 
 
@@ -206,11 +195,11 @@ def in_words(name: str, depth: int, collapse: dict[str, int | None], parts: dict
     """The verdict in a sentence.
 
     >>> in_words("llama", 12, {"0.9": 5, "0.99": None}, {"attention": 0.6, "mlp": 0.3, "biases": 0.0})
-    'llama collapses: mean cosine above 0.9 at layer 5 of 12; attention adds 0.60, MLPs 0.30, biases 0.00'
+    'llama at initialisation collapses: mean cosine above 0.9 at layer 5 of 12; attention adds 0.60, MLPs 0.30, ...'
     """
     at = collapse[str(LEVELS[0])]
     if at is None:
-        told = f"does not collapse within {DEEPEST} times its depth of {depth}"
+        told = f"does not collapse, nor would {max(DEEPEST, depth)} such layers"
     elif at > depth:
         told = f"does not collapse in its {depth} layers: mean cosine above {LEVELS[0]} only at layer {at}"
     else:
@@ -219,7 +208,7 @@ def in_words(name: str, depth: int, collapse: dict[str, int | None], parts: dict
         f"{label} {'adds ' if label == 'attention' else ''}{parts[key]:.2f}"
         for label, key in (("attention", "attention"), ("MLPs", "mlp"), ("biases", "biases"))
     )
-    return f"{name} {told}; {added}"
+    return f"{name} at initialisation {told}; {added}"
 
 
 def first_above(curve: Sequence[float] | np.ndarray, level: float) -> int | None:
