@@ -6,7 +6,7 @@ TESTS  ?= not slow
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: paper test slow lint check setup clean
+.PHONY: paper test slow bench lint check setup clean
 .DEFAULT_GOAL := paper
 
 paper: setup            ## the main job: the paper's table and figures, computed, in out/
@@ -17,6 +17,10 @@ test: setup             ## the suite, but for its long tests
 
 slow: setup             ## the long tests
 	$(BIN)/python -m pytest -m slow
+
+bench: setup            ## speed against NumPy, diffrax, torchsde and PyTorch, in one run (about 15 minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python benchmarks/bench.py
 
 lint: setup             ## style and types
 	$(BIN)/ruff check .

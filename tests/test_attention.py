@@ -4,7 +4,7 @@ import pytest
 
 import synchronoise as sn
 from checks import uniform_tokens
-from synchronoise import SoftmaxAttention, UnnormalisedAttention
+from synchronoise import SoftmaxAttention, UnnormalisedAttention, attention
 from synchronoise.attention import (
     CausalAttention,
     L2Attention,
@@ -94,6 +94,27 @@ def test_softmax_does_not_overflow():
 def test_bad_parameters(bad):
     with pytest.raises(UserError):
         SoftmaxAttention(**bad)
+
+
+@pytest.mark.parametrize("kind", [SoftmaxAttention, UnnormalisedAttention, L2Attention])
+def test_blocks_of_rows_are_the_whole(kind, monkeypatch, x64):
+    x, weights = jnp.asarray(uniform_tokens(23, 5, dtype="float64")), jnp.arange(1.0, 24) / 276
+    whole = kind(2.0, -0.5)(x, weights)
+    monkeypatch.setattr(attention, "BLOCK", 23 * 4)  # blocks of four rows, and three left over
+    np.testing.assert_allclose(kind(2.0, -0.5)(x, weights), whole, atol=1e-15)
+    assert kind.rowwise
+    assert not CausalAttention.rowwise
+
+
+@pytest.mark.parametrize("beta", [-30.0, -5.0, 5.0, 30.0, 31.0])
+def test_softmax_with_and_without_the_maximum_of_a_row(beta):
+    """In float32 at both sides of the switch, against float64; merged, antipodal and far tokens among them."""
+    x = uniform_tokens(8, 3)
+    x = np.concatenate([x, -x[:1], x[:1]])
+    logits = beta * x.astype(float) @ x.T.astype(float)
+    share = np.exp(logits - logits.max(axis=1, keepdims=True))
+    exact = share @ x / share.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(SoftmaxAttention(beta)(jnp.asarray(x)), exact, atol=abs(beta) * 4e-7)
 
 
 def test_l2_attention_is_its_formula(x64):

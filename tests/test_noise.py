@@ -137,6 +137,21 @@ def test_cholesky_of_any_rank(x64):
         assert (np.abs(factor).sum(axis=0) > 1e-6).sum() == rank
 
 
+@pytest.mark.parametrize("n", [33, 64, 100])
+def test_cholesky_in_blocks(n, x64):
+    """Against LAPACK; the first tokens have the same factor alone; a rank below n, equal tokens in other blocks."""
+    rows = np.random.default_rng(n).standard_normal((n, 2 * n))
+    k = rows @ rows.T / n
+    factor = np.asarray(semidefinite_cholesky(jnp.asarray(k)))
+    np.testing.assert_allclose(factor, np.linalg.cholesky(k), atol=1e-12)
+    np.testing.assert_allclose(semidefinite_cholesky(jnp.asarray(k[:40, :40])), factor[:40, :40], atol=1e-13)
+    low = np.concatenate([rows[:, :20][: n - 1], rows[:1, :20]])  # rank 20, and the last token is the first
+    factor = np.asarray(semidefinite_cholesky(jnp.asarray(low @ low.T)))
+    np.testing.assert_allclose(factor @ factor.T, low @ low.T, atol=1e-6)
+    np.testing.assert_allclose(factor[-1], factor[0], atol=1e-6)
+    assert np.isnan(np.asarray(jnp.linalg.cholesky(jnp.asarray(low @ low.T)))).any()  # what LAPACK makes of it
+
+
 def test_the_route_is_chosen_by_the_number_of_normals():
     assert isinstance(mlp_noise(MLP("relu", 128), 2048, tokens=32), InLawMLP)
     assert isinstance(mlp_noise(MLP("relu", 4), 2048, tokens=64), DrawnMLP)

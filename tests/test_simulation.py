@@ -1,6 +1,10 @@
 """The loop: what it returns, how it stops, and what it refuses."""
 
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -143,3 +147,50 @@ def test_value_matrices_that_do_not_fit():
     model = sn.Transformer(sn.SoftmaxAttention(value=np.eye(3)), None)
     with pytest.raises(UserError, match="attention"):
         sn.simulate(model, sn.Uniform(4, 5), replicas=2)
+
+
+def test_devices_and_threads_change_no_number(tmp_path):
+    """On two simulated devices, and on one core, every replica has the bits it has here."""
+    here = run(replicas=40, save_tokens=True)["tokens"].values
+    script = (
+        "import sys, numpy as np; sys.path.insert(0, sys.argv[1])\n"
+        "import jax, test_simulation as t\n"
+        "assert len(jax.local_devices()) == 2\n"
+        "np.save(sys.argv[2], t.run(replicas=40, save_tokens=True)['tokens'].values)\n"
+    )
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    arguments = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path / "two.npy")]
+    subprocess.run(arguments, env={**os.environ, **flags}, check=True)
+    assert (np.load(tmp_path / "two.npy") == here).all()
+
+
+def test_a_program_is_traced_once_for_each_shape():
+    """Also where several threads run it, from the first chunk on, and with other numbers."""
+    counter = []
+
+    class Counted(sn.VectorNoise):
+        def factor(self, key, x):
+            counter.append(x.shape)
+            return sn.VectorNoise.factor(self, key, x)
+
+    def go(sigma, replicas, tokens):
+        model = sn.Transformer(None, Counted(sigma), layers=6, horizon=1.0)
+        sn.simulate(model, sn.Uniform(tokens, 3), replicas=replicas, observers=[sn.Energy()], chunk=2)
+
+    go(0.5, 70, 6)
+    once = len(counter)
+    go(0.7, 70, 6)
+    go(0.7, 130, 6)
+    assert len(counter) == once
+    go(0.7, 70, 7)
+    assert len(counter) == 2 * once
+
+
+def test_a_large_system_is_seen_through_its_first_tokens(monkeypatch):
+    whole = uniform_tokens(40, 3)
+    few = np.asarray(sn.Energy()(jnp.asarray(whole[:16]), None))
+    monkeypatch.setattr("synchronoise.observables.MOST_PAIRED", 16)
+    assert np.asarray(sn.Energy()(jnp.asarray(whole), None)) == few
+    weights = jnp.full(40, 1 / 40)
+    np.testing.assert_allclose(sn.Energy()(jnp.asarray(whole), weights), few, rtol=1e-6)
+    assert sn.OverlapQuantiles()(jnp.asarray(whole), None).shape == (7,)

@@ -36,10 +36,12 @@ LARGEST_PLAIN_BETA = 30.0
 class Attention(eqx.Module):
     """A drift Attn_X(x) of the tokens.  Abstract.
 
-    ``symmetric`` says that permuting the tokens permutes the output, so that equal tokens stay equal.
+    ``symmetric`` says that permuting the tokens permutes the output, so that equal tokens stay equal; ``rowwise`` that
+    the output at a point depends on it and on all tokens alone, so that memory need not hold all pairs.
     """
 
     symmetric: ClassVar[bool]
+    rowwise: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -56,14 +58,12 @@ class Attention(eqx.Module):
 class MatrixAttention(Attention):
     """Attn_X(x) = Σ_j a(x, X_j) V X_j.  Abstract: a subclass chooses the mixing matrix a.
 
-    ``bilinear`` is QᵀK and ``value`` is V, each a d×d matrix or a number c that stands for c·I.  Where ``rowwise``
-    says that a row of a depends on its own point and on all tokens alone, a large system goes through a in blocks of
-    rows, so that memory stays O(n).
+    ``bilinear`` is QᵀK and ``value`` is V, each a d×d matrix or a number c that stands for c·I.  A large
+    system goes through a in blocks of rows where it is ``rowwise``: memory stays O(n).
     """
 
     bilinear: eqx.AbstractVar[Any]
     value: eqx.AbstractVar[Any]
-    rowwise: ClassVar[bool] = False
 
     @abstractmethod
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
@@ -285,6 +285,10 @@ class MultiHeadAttention(Attention):
         return all(head.symmetric for head in self.heads)
 
     @property
+    def rowwise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return all(head.rowwise for head in self.heads)
+
+    @property
     def dim(self) -> int | None:
         return next((head.dim for head in self.heads if head.dim is not None), None)
 
@@ -346,6 +350,10 @@ class RandomAttention(Attention):
     @property
     def symmetric(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.kind.symmetric
+
+    @property
+    def rowwise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.kind.rowwise
 
     @property
     def dim(self) -> int:

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from synchronoise.attention import BLOCK
 from synchronoise.errors import UserError
 from synchronoise.model import Transformer, step
+from synchronoise.observables import MOST_PAIRED
 from synchronoise.randomness import replica_keys, step_key
 from synchronoise.simulation import replicas_at_once, workers
 
@@ -37,8 +39,9 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
     """Bytes for `replicas` copies of `tokens` × `dim` and a result of `rows` × `observed` numbers for each.
 
     Counted: three copies of the state (before, after, checkpoint); for the replicas that are computed at the same
-    time, sixteen matrices over pairs of tokens (attention, and sorting the overlaps), the hidden layer twice and one
-    layer's weights; and the result four times, which is what it takes to put it together and to write it whole.
+    time, the matrices over pairs of tokens (twelve to sort the overlaps of the first ones, four for attention, fewer
+    where it goes in blocks, four for a factor), the hidden layer twice and one layer's weights; and the result four
+    times, which is what it takes to put it together and to write it whole.
 
     >>> from synchronoise import Transformer
     >>> model = Transformer(None, None, layers=10, horizon=1.0)
@@ -49,13 +52,27 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
     size = np.dtype(dtype).itemsize
     width = getattr(model.noise, "width", tokens)
     together = batches_at_once(model, tokens, dim, replicas) * replicas_at_once(model, tokens, dim)
-    one = 16 * tokens * tokens + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
+    pairs = tokens * tokens
+    in_blocks = model.attention is None or model.attention.rowwise
+    held = 12 * min(tokens, MOST_PAIRED) ** 2 + 4 * (min(pairs, BLOCK) if in_blocks else pairs)
+    held += 4 * pairs if _factors_pairs(model, dim) else 0
+    one = held + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
     return Memory(
         base=BASE,
         state=3.0 * size * replicas * tokens * dim,
         layer=1.0 * size * together * one,
         saved=4.0 * size * replicas * rows * observed,
     )
+
+
+def _factors_pairs(model: Transformer, dim: int) -> bool:
+    """Whether the factor of the noise has more columns for more tokens."""
+    noise = model.noise
+    if noise is None:
+        return False
+    key = jax.random.key(0)
+    few, more = (jax.eval_shape(noise.factor, key, jax.ShapeDtypeStruct((n, dim), "float32")) for n in (8, 16))
+    return more.shape[1] > few.shape[1]
 
 
 def available_memory() -> float:

@@ -53,6 +53,7 @@ class HarmonicAttention(Attention):
     degree: int = eqx.field(static=True)
     space: int = eqx.field(static=True)  #: the dimension d of the tokens
     symmetric = True
+    rowwise = True
 
     def __init__(
         self, beta: float = 1.0, scale: Any = 1.0, *, dim: int, kind: str = "softmax",

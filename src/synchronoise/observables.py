@@ -14,6 +14,10 @@ import numpy as np
 from ._arrays import Array, Float, Scalar, Tokens, Weights
 from .sphere import half_square_chords
 
+# What is about pairs looks at the first tokens only when there are more: 2 million pairs are enough to see a law, and
+# all pairs of a million tokens are out of reach.  Tokens that start iid are exchangeable, so the first ones are fair.
+MOST_PAIRED = 2048
+
 
 class Observable(eqx.Module):
     """A function of the tokens with a name, a description and the axes of its values.  Abstract."""
@@ -57,7 +61,7 @@ def energy(x: Tokens, beta: float | Array, weights: Weights | None = None) -> Sc
 
 
 class Energy(Observable):
-    """`energy` at the attention's β."""
+    """`energy` at the attention's β, of at most the first `MOST_PAIRED` tokens, as everything about pairs here."""
 
     beta: float = 1.0
     name = "energy"
@@ -66,7 +70,7 @@ class Energy(Observable):
     reference = "THEORY §6"
 
     def __call__(self, x: Tokens, weights: Weights | None) -> Array:
-        return energy(x, self.beta, weights)
+        return energy(x[:MOST_PAIRED], self.beta, _share(weights))
 
 
 class MeanOverlap(Observable):
@@ -157,6 +161,13 @@ class Positions(Observable):
 
 
 def _pair_distances(x: Tokens) -> Float[Array, " pairs"]:
-    """1 - <x_i, x_j> for the pairs i < j, from chords; a single token is a pair with itself."""
-    n = x.shape[0]
-    return half_square_chords(x)[pair_indices(n)] if n > 1 else jnp.zeros(1, x.dtype)
+    """1 - <x_i, x_j> for the pairs i < j <= `MOST_PAIRED`, from chords; a single token is a pair with itself."""
+    n = min(len(x), MOST_PAIRED)
+    return half_square_chords(x[:n])[pair_indices(n)] if n > 1 else jnp.zeros(1, x.dtype)
+
+
+def _share(weights: Weights | None) -> Float[Array, " few"] | None:
+    """The weights of the first `MOST_PAIRED` tokens among themselves."""
+    if weights is None or len(weights) <= MOST_PAIRED:
+        return weights
+    return weights[:MOST_PAIRED] / jnp.sum(weights[:MOST_PAIRED])
