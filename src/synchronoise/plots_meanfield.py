@@ -83,12 +83,12 @@ def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
         left.plot(tokens, 0.6 * first * rate / rate[0], color="black", linestyle=":", label=f"rate {words}")
         left.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=r"mean of $W_2^2$")
         left.legend(frameon=False)
-        for colour, (kind, label) in zip(
-            COLOURS, (("given", "given the noise"), ("unconditional", "unconditional")), strict=False
-        ):
-            right.plot(
-                tokens, result["correlation"].sel(which=kind), color=colour, marker="o", markersize=3, label=label
-            )
+        at, names = result["chaos_tokens"].values, {"given": "given the noise", "any": "unconditional"}
+        for colour, (kind, label) in zip(COLOURS, names.items(), strict=False):
+            size = result["correlation"].sel(which=kind)
+            right.plot(at, size, color=colour, marker="o", markersize=3, label=label)
+        given = result["correlation"].sel(which="given").values
+        right.plot(at, 0.6 * given[0] * at[0] / at, color="black", linestyle=":", label="slope -1")
         right.set(xscale="log", yscale="log", xlabel="tokens N", ylabel="correlation of two tokens, size")
         right.legend(frameon=False)
     return figure

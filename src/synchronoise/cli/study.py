@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from synchronoise.cli.common import Json, LawFlags, Overwrite, allow_dtype, app, flag, given, numbers, report
+from synchronoise.errors import UserError
 
 
 @app.command
@@ -57,11 +58,11 @@ class ConvergeFlags(LawFlags):
 
 @app.command
 def converge(
-    what: Literal["depth", "width", "limits", "law"],
+    what: Literal["depth", "width", "limits", "law", "tokens"],
     /,
     *,
     flags: ConvergeFlags = ConvergeFlags(),
-    levels: Annotated[str | None, Parameter(help="Layers, or widths for `width`: comma-separated.")] = None,
+    levels: Annotated[str | None, Parameter(help="Layers; widths of `width`, N of `tokens`: 8,16.")] = None,
     widths: Annotated[str | None, Parameter(help="Widths of `limits` and `law`, e.g. 16,64,inf.")] = None,
     token_error: Annotated[float, Parameter(help="limits: root-mean-square error per token that is wanted.")] = 0.1,
     path: Annotated[bool, Parameter(help="depth: one path as L grows, no mean.", negative=())] = False,
@@ -80,16 +81,23 @@ def converge(
     ----------
     what
         depth: error against layers L.  width: against the width m.  limits: both, and how deep and wide is enough.
-        law: mean energy of two tokens, at several widths.
+        law: mean energy of two tokens, at several widths.  tokens: W_2 to the SPDE against the number N of tokens.
     """
     from synchronoise.convergence.experiments import experiment
     from synchronoise.convergence.report import produce, table
 
     axes = {name: tuple(numbers(name, text)) for name, text in (("levels", levels), ("widths", widths)) if text}
-    chosen = experiment(what, given(flags), quick=quick, **axes)
-    allow_dtype("float64")
     out = out or Path(f"converge-{what}.nc")
-    result = produce(chosen, out, overwrite=overwrite, token_error=token_error, path=path, progress=True)
+    allow_dtype("float64")
+    if what == "tokens":
+        if path or widths:
+            raise UserError("converge tokens has no --path and no --widths", mend="use --levels")
+        from synchronoise.meanfield.chaos import converge_tokens
+
+        result = converge_tokens(given(flags), out, quick=quick, overwrite=overwrite, progress=True, **axes)
+    else:
+        chosen = experiment(what, given(flags), quick=quick, **axes)
+        result = produce(chosen, out, overwrite=overwrite, token_error=token_error, path=path, progress=True)
     if json:
         report(result, as_json=True)
     else:
