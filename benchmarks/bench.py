@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 import others
 import parts
 from timing import line, machine, peak_memory, seconds

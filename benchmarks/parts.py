@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from others import law, start
 from threadpoolctl import threadpool_limits
+
+from others import law, start
 from timing import seconds
 
 PARTS = ("normals", "Gram", "exp", "kappa", "Cholesky", "products")
