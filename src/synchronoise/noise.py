@@ -42,7 +42,6 @@ from .sphere import gram
 # What is left of a diagonal entry is zero below so many ε of it, for any number of tokens: more would blur close
 # tokens further apart, less would take rounding for noise.
 PIVOT_TOLERANCE = 4
-CHOLESKY_BLOCK = 32
 
 
 class Noise(eqx.Module):
@@ -265,11 +264,12 @@ def semidefinite_cholesky(covariance: Gram) -> Gram:
     """
     n = covariance.shape[0]
     tolerance = PIVOT_TOLERANCE * float(jnp.finfo(covariance.dtype).eps) * jnp.diagonal(covariance)
-    if n <= CHOLESKY_BLOCK:
+    block = 16 if n <= 64 else 32  # measured
+    if n <= block:
         return _cholesky_corner(covariance, tolerance)
     factor = jnp.zeros_like(covariance)
-    for first in range(0, n, CHOLESKY_BLOCK):
-        last = min(first + CHOLESKY_BLOCK, n)
+    for first in range(0, n, block):
+        last = min(first + block, n)
         left = covariance[first:, first:last] - factor[first:, :first] @ factor[first:last, :first].T
         corner = _cholesky_corner(left[: last - first], tolerance[first:last])
         pivots = jnp.diagonal(corner) > 0
