@@ -229,12 +229,12 @@ def replicas_at_once(model: Transformer, n: int, d: int) -> int:
 
     A batch of another size is compiled to other products and rounds differently.  So that a replica's numbers do not
     depend on how many there are, the size is the model's alone, and the last batch is filled up.  The steps are where
-    batches were measured to gain; from 5 to 8 tokens a wide one gains little and costs a single long run most.
+    batches were measured to gain; at 8 tokens of dimension 8 one gains little and would cost a single long run most.
     """
     work = n * max(n, d, getattr(model.noise, "width", 1))
     if work <= 32:
         return 64
-    return 2 if work <= 128 else min(16, max(1, 2**14 // work))
+    return 1 if work <= 128 else min(16, max(1, 2**14 // work))
 
 
 @eqx.filter_jit
