@@ -15,9 +15,18 @@ from synchronoise.store import load
 torch = pytest.importorskip("torch", reason="probe needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="probe needs transformers")
 
-from synchronoise.probe import Architecture, DrawnTransformer, architecture, measure_seeds, predict, trained_laws  # noqa: E402
+from synchronoise.probe import (  # noqa: E402
+    Architecture,
+    DrawnTransformer,
+    architecture,
+    measure_seeds,
+    predict,
+    trained_laws,
+    verdict,
+)
 from synchronoise.probe.prediction import PredictionWarning, block_law  # noqa: E402
 from synchronoise.probe.report import confirm_rows  # noqa: E402
+from synchronoise.probe.sources import from_folder  # noqa: E402
 from synchronoise.probe.verdict import what_if  # noqa: E402
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -29,6 +38,7 @@ WORDS = TEXT.split()
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verdict, "DEEPEST", 20)  # only the time it takes
     (tmp_path / "tiny.json").write_text(json.dumps(CONFIG))
     return tmp_path
 
@@ -204,8 +214,17 @@ TINY = Architecture("tiny", 3, 256, 4, 512, "gelu", "pre", 0.03, 0.05, 0.05, 0.0
 
 
 @pytest.mark.stat
-@pytest.mark.parametrize("placement", ["pre", "post", "parallel"])
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    ("placement", "gated"),
+    [
+        ("pre", False),
+        ("post", True),
+        ("parallel", False),
+        pytest.param("pre", True, marks=pytest.mark.slow),
+        pytest.param("post", False, marks=pytest.mark.slow),
+        pytest.param("parallel", True, marks=pytest.mark.slow),
+    ],
+)
 def test_drawn_models_follow_the_prediction(placement, gated):
     which = replace(TINY, placement=placement, gated=gated, mlp_in_bias=0.2, mlp_out_bias=0.1)
     measured = measure_seeds(
@@ -239,15 +258,28 @@ ALBERT = importlib.util.find_spec("rxnmapper")
 
 
 @pytest.mark.skipif(ALBERT is None, reason="no trained weights here: pip install --no-deps rxnmapper==0.4.3")
-def test_near_identical_pairs_rise_with_depth_in_trained_shared_blocks(folder, capsys):
+def test_near_identical_pairs_rise_with_depth_in_trained_shared_blocks():
     """The small trained ALBERT of rxnmapper, its one block run 12 to 96 times."""
     path = f"{ALBERT.submodule_search_locations[0]}/models/transformers/albert_heads_8_uspto_all_1310k"
-    with pytest.warns(PredictionWarning, match="share their weights"):
-        got = ask(capsys, path, "--depth", "96", "--seeds", "3", "--tokens", "48")
-    pairs = {row["layer"]: row for row in got["layers"] if row["site"] == "resid_post"}
-    share = [pairs[layer]["near_identical"] for layer in (12, 24, 48, 96)]
-    assert got["depth"] == 96
-    assert share == sorted(share)
+    source = from_folder(path, tokens=48, depth=96)
+    got = measure_seeds(source.build, source.inputs, 2).sel(site="resid_post")
+    assert got.sizes["layer"] == 97
+    share = got.near_identical.sel(layer=[12, 24, 48, 96]).values
+    assert (np.diff(share) >= 0).all()
     assert share[0] < 0.01
     assert share[-1] > 0.05
-    assert pairs[96]["clusters"] < 0.8 * pairs[12]["clusters"]
+    assert got.clusters[96] < 0.8 * got.clusters[12]
+    with pytest.warns(PredictionWarning, match="share their weights"):
+        predict(source.architecture, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [("gpt2-small", 0.01), ("bert-base", 0.02), ("llama-small", 0.02), ("vit-base", 0.02), ("pythia-160m", 0.02)],
+)
+def test_random_models_of_every_family_are_predicted_to_the_bar(folder, capsys, name, bar):
+    """8 seeds, 64 tokens: the mean absolute error of the mean cosine over layers, and every "what if" row measured."""
+    got = ask(capsys, name, "--confirm")
+    assert got["mean_absolute_error"] < bar
+    assert sum(row["confirmed"] for row in got["what_if"]) >= 4

@@ -13,6 +13,7 @@ further in 1/d the cosine of a pair fluctuates and drifts as in the two-token la
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 SITES = ("embedding", "resid_mid", "resid_post", "final_norm")
 LARGE_LOGITS = 0.7  # deviation of a logit beyond which averages with nearly equal weights are no guide
 SMALL_DIM = 32  # below, terms of order 1/d² show
-LOGIT_POWERS = 8  # of s² H kept; at s = 0.7 the next is 5e-9
+LOGIT_POWERS = 8  # of s² H kept at most; at s = 0.7 the next is 5e-9
+NEGLIGIBLE = 1e-10  # the largest possible entry of a power that is left out
 
 Matrix = Any  # a NumPy array
 
@@ -184,7 +186,7 @@ def attended(h: Matrix, values: Matrix, logit_variance: float, causal: bool) -> 
     for k in range(LOGIT_POWERS + 1):
         above = above + factor * averages(power * values, causal)
         below = below + factor * averages(power, causal)
-        if logit_variance == 0:
+        if logit_variance ** (k + 1) < NEGLIGIBLE * math.factorial(k + 1):
             break
         factor, power = factor * logit_variance * h / (k + 1), power * h
     return above / below

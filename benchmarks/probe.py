@@ -1,0 +1,64 @@
+"""What probing costs: time beside the fused forward pass, and memory beyond it.  One JSON line.
+
+    .venv/bin/python benchmarks/probe.py [layers] [tokens] [dim]        (48 1024 768: a few minutes)
+
+`light` and `full` are the added time over the plain forward pass (median of 5, the three taken in turn), `*_megabytes`
+the growth of the process's peak memory, `kept_megabytes` what keeping every activation would take.
+"""
+
+import json
+import resource
+import statistics
+import sys
+import time
+
+import torch
+import transformers
+
+from synchronoise.probe import measure
+
+ROUNDS = 5
+
+
+def main(layers: int = 48, tokens: int = 1024, dim: int = 768) -> None:
+    config = transformers.GPT2Config(n_layer=layers, n_embd=dim, n_head=dim // 64, n_positions=tokens)
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config, attn_implementation="sdpa").eval()
+    inputs = {"input_ids": torch.randint(0, config.vocab_size, (1, tokens)), "use_cache": False}
+
+    def forward() -> None:
+        with torch.inference_mode():
+            model(**inputs)
+
+    runs = {
+        "forward": forward,
+        "light": lambda: measure(model, inputs, full=False),
+        "full": lambda: measure(model, inputs),
+    }
+    peaks, times = {}, {name: [] for name in runs}
+    for name, run in runs.items():  # the first round warms up and shows the peak of each
+        run()
+        peaks[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    # Ratios within a round: a machine that others slow down slows all three.
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(times[name], times["forward"], strict=True)) - 1
+        for name in ("light", "full")
+    }
+    result = {
+        "layers": layers, "tokens": tokens, "dim": dim, "threads": torch.get_num_threads(),
+        "forward_seconds": round(seconds["forward"], 3), **{name: round(value, 3) for name, value in ratios.items()},
+        "light_megabytes": round(peaks["light"] - peaks["forward"], 1),
+        "full_megabytes": round(peaks["full"] - peaks["light"], 1),
+        "kept_megabytes": round(2 * layers * tokens * dim * 4 / 2**20, 1),
+    }  # fmt: skip
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
