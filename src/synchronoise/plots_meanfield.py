@@ -39,7 +39,7 @@ def sphere_figure(result: xr.Dataset, globes: np.ndarray, shown: np.ndarray, cap
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        figure, grid = _figure(1, 1, caption, rows=(1.25, 1), columns=len(shown))
+        figure, grid = _figure(1, 1, caption, rows=(1.25, 1.0), columns=len(shown))
         norm = _norm(globes[np.isfinite(globes)])
         image: Any = None
         for column, (row, pair) in enumerate(zip(shown, globes, strict=True)):
@@ -81,17 +81,24 @@ def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
         rate = tokens**exponent * (np.log(tokens) if logarithm else 1.0)
         words = f"N^{exponent:.3g}" + (" log N" if logarithm else "")
         left.plot(tokens, 0.6 * first * rate / rate[0], color="black", linestyle=":", label=f"rate {words}")
-        left.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=r"mean of $W_2^2$")
-        left.legend(frameon=False)
+        _logarithmic(left, tokens, r"mean of $W_2^2$")
+        left.set_ylim(bottom=0.1 * float(result["low"].min()))
+        left.legend(frameon=False, ncols=2)
         at, names = result["chaos_tokens"].values, {"given": "given the noise", "any": "unconditional"}
         for colour, (kind, label) in zip(COLOURS, names.items(), strict=False):
             size = result["correlation"].sel(which=kind)
             right.plot(at, size, color=colour, marker="o", markersize=3, label=label)
         given = result["correlation"].sel(which="given").values
         right.plot(at, 0.6 * given[0] * at[0] / at, color="black", linestyle=":", label="slope -1")
-        right.set(xscale="log", yscale="log", xlabel="tokens N", ylabel="correlation of two tokens, size")
+        _logarithmic(right, at, "covariance of two tokens, size")
         right.legend(frameon=False)
     return figure
+
+
+def _logarithmic(axis: Axes, tokens: np.ndarray, quantity: str) -> None:
+    axis.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=quantity)
+    axis.set_xticks(tokens, [str(int(n)) for n in tokens])
+    axis.minorticks_off()
 
 
 def _energy(axis: Axes, result: xr.Dataset) -> None:

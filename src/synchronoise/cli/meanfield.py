@@ -1,4 +1,4 @@
-"""The command of the mean-field limit: spde."""
+"""Commands of the mean-field limit: spde, modes."""
 
 from __future__ import annotations
 
@@ -32,3 +32,15 @@ def spde(
     values = given(flags)
     allow_dtype(str(values.get("dtype", DEFAULTS["dtype"])))
     report(solve_spde(values, out, solver=solver, cells=cells, overwrite=overwrite, progress=True), json)
+
+
+@app.command
+def modes(*, flags: RunFlags = RunFlags(), json: Json = False) -> None:
+    """Growth of the modes of a uniform measure on the circle under attention, its clusters, and when noise merges them.
+
+    Defaults here: dim 2, beta 5, sigma-u 0.3, width inf, 128 tokens, 600 layers, horizon 30, 30 random starts.
+    """
+    from synchronoise.meanfield.modes import modes as measure
+
+    allow_dtype("float64")
+    report(measure(given(flags), progress=True), json)

@@ -1,9 +1,9 @@
 """`synchronoise converge tokens`: N tokens against the SPDE under one noise, and propagation of chaos (THEORY §4).
 
 Tokens iid uniform follow the flow of one noise; so do weighted tokens on a quadrature of μ_0, the reference.  E W_2²
-falls with N like the distance of an iid sample: N^max(-1, -2/(d-1)), times log N for d = 3, at the start and, carried by
-the flow, at T; Proposition 1.2 bounds its root by r_d(N).  Two independent systems under one noise confirm it
-without the reference; two noises do not come near one another.
+falls with N like the distance of an iid sample: N^max(-1, -2/(d-1)), times log N for d = 3, at the start and,
+carried by the flow, at T; Proposition 1.2 bounds it by r_d(N).  Two independent systems under one noise confirm
+it without the reference; two noises do not come near one another.
 
 Given the noise two tokens become independent.  With m and s² the mean and the variance of f(X_i) over one system,
 

@@ -17,6 +17,7 @@ from ..model import Transformer
 from ..noise import DrawnMLP, Noise, SumNoise, VectorNoise
 from ..randomness import replica_keys
 from ..simulation import simulate
+from ..sphere import Start
 
 
 def check_scope(model: Transformer, *, field: bool = False) -> None:
@@ -58,7 +59,7 @@ def speed(noise: Noise | None) -> float:
     raise UserError(f"{type(noise).__name__} has no κ(1) that is the same everywhere", mend="use harmonics or DrawnMLP")
 
 
-def lagrangian(model: Transformer, x: np.ndarray, weights: np.ndarray | None = None, **how: Any) -> xr.Dataset:
+def lagrangian(model: Transformer, x: np.ndarray | Start, weights: np.ndarray | None = None, **how: Any) -> xr.Dataset:
     """Solve (1.10) from Σ_i w_i δ_{x_i}: `simulate` of the weighted tokens, with its keywords (``replicas`` = noises).
 
     Equal weights (or None) are the token simulation itself, bit for bit.  Raises `UserError` for attention that depends

@@ -55,7 +55,8 @@ def spde(
     ``solver`` "eulerian" (d = 2, 3) has ``cells`` cells, "lagrangian" weights ``tokens`` points of a quadrature.
     The start is uniform, `clusters` (von Mises-Fisher peaks spread evenly), or a file of tokens (lagrangian).  An MLP
     of width inf is its field in harmonics (d = 2, 3) or narrow fresh layers in law.  With ``replicas`` > 1 the energy
-    is also averaged over as many noises, beside Theorem 1.4's bound (THEORY §6).  Raises `UserError` for what has no SPDE.
+    is also averaged over as many noises, beside Theorem 1.4's bound (THEORY §6).  Raises `UserError` for what has no
+    SPDE.
     """
     job = prepare({**DEFAULTS, **given})
     config = job.config
