@@ -20,7 +20,7 @@ from synchronoise.clusters import (
     cluster_sizes,
     watch,
 )
-from synchronoise.errors import RunError
+from synchronoise.errors import RunError, UserError
 from synchronoise.model import step
 from synchronoise.runs import prepare
 from synchronoise.theory import PairLaw, absorption_probability, kernel_law, sharp_rate, value_noise
@@ -165,6 +165,11 @@ def test_an_interrupted_run_is_no_result(monkeypatch):
     monkeypatch.setattr(simulation, "_run_chunk", second_is_interrupted)
     with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt, match="nothing was written"):
         watch(job, (GramRank(),))
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(UserError, match="GB are available"):
+        watch(prepare({"tokens": 2_000_000, "dim": 3, "width": 4}), (MergeAngles(),))
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

@@ -60,6 +60,7 @@ def test_the_help_shows_the_defaults_that_hold(capsys):
         ({"noise": "none"}, {}, "needs noise"),
         ({}, {"strengths": (1.0, 1.0)}, "different"),
         ({}, {"settle": 0.0}, "settle"),
+        ({}, {"settle": 1e9}, "layers"),
         ({"beta": 0.1, "layers": 20, "replicas": 2, "every": 20}, {}, "every replica has one cluster"),
     ],
 )

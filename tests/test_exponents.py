@@ -118,13 +118,17 @@ def test_what_does_not_fit_or_is_not_finite_is_one_line(x64):
         exponents_report({"dim": 100_000})
     with pytest.raises(UserError, match=r"\[-300, 300\]"):
         exponents_report({"attention": "unnormalised", "beta": 800.0})
+    with pytest.raises(UserError, match="nothing moves"):
+        exponents_report({"noise": "none"})
+    with pytest.warns(UserWarning, match="too long"):
+        assert exponents_report({"dim": 3, "layers": 2, "replicas": 1})["se"] is None
     broken = sn.Transformer(None, sn.ScaledNoise(sn.VectorNoise(1.0), np.nan), layers=2, horizon=1.0)
     with pytest.raises(RunError, match="not finite"):
         growth(broken, np.eye(1, 3), replicas=1)
 
 
 def test_the_command_is_one_json_object(x64, capsys):
-    assert cli.status(["exponents", "--dim", "3", "--replicas", "4", "--layers", "6", "--noise", "mlp+vector:0.2"]) == 0
+    assert cli.status(["exponents", "--dim", "3", "--replicas", "4", "--layers", "20", "--noise", "mlp+vector:0.2"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {"measured", "se", "closed_form", "bias", "kaplan_yorke"} <= set(report)
     assert report["closed_form"][0] == pytest.approx(-1 / 6 - 0.04)

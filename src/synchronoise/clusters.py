@@ -18,6 +18,7 @@ import numpy as np
 import xarray as xr
 
 from ._arrays import Array, Float, Gram, Tokens, Weights
+from .budget import available_memory, check_memory, memory
 from .errors import UserError
 from .observables import Observable
 from .pictures import caption
@@ -179,8 +180,19 @@ def check_result(out: str | Path, kind: str, *, overwrite: bool) -> Path:
 
 
 def watch(job: Job, observers: Sequence[Observable], *, progress: bool = False) -> xr.Dataset:
-    """Run a job with these observers and nothing written; `KeyboardInterrupt` when it is interrupted."""
-    config = job.config
+    """Run a job with these observers and nothing written; `KeyboardInterrupt` when it is interrupted.
+
+    Raises `UserError` when it does not fit in memory.
+    """
+    config, rows = job.config, job.model.layers // job.config.every + 1
+    n, d = job.start.shape[-2:] if isinstance(job.start, np.ndarray) else (job.start.tokens, job.start.dim)
+    x = jax.ShapeDtypeStruct((n, d), jnp.float32)
+    shapes = jax.eval_shape(lambda x: [observer(x, None) for observer in observers], x)
+    observed = sum(math.prod(shape.shape) for shape in shapes) + config.save_tokens * n * d
+    need = memory(
+        job.model, tokens=n, dim=d, replicas=config.replicas, observed=observed, rows=rows, dtype=config.dtype
+    )
+    check_memory(need, available_memory())
     dataset = simulate(
         job.model, job.start, replicas=config.replicas, seed=config.seed, observers=observers, every=config.every,
         save_tokens=config.save_tokens, dtype=config.dtype, progress=progress,

@@ -105,7 +105,7 @@ def compare_noises(
         law = pair_law_of(job.config)
         report[name] = {
             "energy": float(shown["energy_mean"][-1]),
-            "energy_se": float(shown["energy_se"][-1]),
+            "energy_se": float(shown["energy_se"][-1]) if config.replicas > 1 else None,
             "predicted_energy": float(shown["energy_prediction"][-1]) if "energy_prediction" in shown else None,
             "floor": None if law is None else stationary_energy(law, config.beta, config.tokens),
             "clusters": float(shown["clusters_mean"][-1]),

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from .clusters import MergeAngles, check_delta, check_result, cluster_count, first_time, watch
-from .config import configure
+from .config import LARGEST, configure
 from .errors import UserError
 from .model import Transformer
 from .noise import ScaledNoise
@@ -26,6 +26,8 @@ from .store import save
 
 #: Metastable clusters on the circle: β = 7 gathers uniform tokens in about four (THEORY §7).
 DEFAULTS = {"dim": 2, "beta": 7.0, "tokens": 32, "width": "16", "layers": 1000, "horizon": 20.0, "every": 5}
+
+SETTLED_ROWS = 20  # the settling is run in so many parts, between which it can be interrupted
 
 
 def escapes(
@@ -85,9 +87,12 @@ def escapes(
 def _settled(job: Job, settle: float, progress: bool) -> np.ndarray:
     """The tokens that the attention alone makes of the start, (replica, token, dim)."""
     config = job.config
-    layers = max(1, round(config.layers * settle / config.horizon))
+    every = max(1, math.ceil(config.layers * settle / config.horizon / SETTLED_ROWS))
+    layers = every * SETTLED_ROWS
+    if layers > LARGEST:
+        raise UserError("settle", got=settle, expected=f"no more than {LARGEST} layers", mend="use a shorter --settle")
     alone = Transformer(job.model.attention, None, layers=layers, horizon=settle)
-    still = config.model_copy(update={"every": layers})
+    still = config.model_copy(update={"every": every, "save_tokens": False})
     return watch(Job(still, alone, job.start), (Positions(),), progress=progress)["tokens"].values[:, -1]
 
 

@@ -13,6 +13,7 @@ whose fluctuations are smaller by √h.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ from .sphere import Start, Uniform, layer_norm, leaders, tangent
 from .theory.two_point import check_beta
 
 FEATURES = 32  # fresh features that simulate the limit in law
+COARSE = 0.6  # of h times all rates: beyond it the step is not extrapolated
+ROUNDING = 16 * float(np.finfo(float).eps)  # of log|R_kk| in a layer
 FRAMES_HELD = 9  # copies of all frames that a layer holds at once
 SETTLING = 0.4  # share of the layers in which a random frame turns to the fast directions
 
@@ -157,12 +160,13 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False, progres
 
     "finite" is the transformer of so many layers and of this width; "measured" extrapolates it from h = T/L and h/2 to
     h = 0, where the width no longer matters (THEORY §3), so a narrow one is taken for `width` inf.  "bias" is what the
-    extrapolation may leave, (finite - measured)²/(κ(1)+κ'(1)).  "finite_time" are mean and deviation over replicas
-    of the exponents over one horizon; without attention the fastest deviates by √((κ(1)+κ'(1))/T).
+    extrapolation may leave, (finite - measured)²/(κ(1)+κ'(1)), and rounding.  "finite_time" are mean and deviation over
+    replicas of the exponents over one horizon; without attention the fastest deviates by √((κ(1)+κ'(1))/T).  Standard
+    errors are None for a single replica.  Warns where the steps are too long to be extrapolated.
 
     >>> import jax
     >>> with jax.enable_x64(True):
-    ...     report = exponents_report({"dim": 3, "replicas": 4, "layers": 8})
+    ...     report = exponents_report({"dim": 3, "replicas": 4, "layers": 20})
     >>> [round(x, 6) for x in report["closed_form"]], len(report["measured"])
     ([-0.166667, -0.333333], 2)
     """
@@ -172,7 +176,13 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False, progres
     tokens = config.tokens if full or "tokens" in given else 1 if attention is None else 3
     pulls = np.zeros(tokens) if attention is None else attention_pulls(config, tokens)
     check_frames(tokens, config.dim, config.replicas)
-    layers, horizon = _sizes(config, given, config.dim * (speed + slope), np.abs(pulls).max())
+    rate = config.dim * (speed + slope)
+    if rate == 0 and attention is None:
+        raise UserError("neither noise nor attention: nothing moves", mend="use --noise mlp or --attention softmax")
+    layers, horizon = _sizes(config, given, rate, np.abs(pulls).max())
+    h = horizon / layers
+    if h * (rate + np.abs(pulls).max()) > COARSE:
+        warnings.warn(f"steps h = {h:.3g} are too long to be extrapolated to 0; use more layers", stacklevel=2)
     start = Uniform(tokens, config.dim) if full else np.eye(1, config.dim).repeat(tokens, axis=0)
     frame, mode = (None, None) if full or config.redraw else synchronised_frame(attention, tokens, config.dim)
 
@@ -198,11 +208,11 @@ def exponents_report(given: Mapping[str, object], *, full: bool = False, progres
         "state": "all tokens from a uniform start" if full else "synchronised" if tokens > 1 else "one token",
         "tokens": tokens,
         "measured": measured[order].tolist(),
-        "se": error[order].tolist(),
+        "se": error[order].tolist() if config.replicas > 1 else None,
         "closed_form": exact,
-        "bias": ((a - measured) ** 2 / scale)[order].tolist(),
+        "bias": ((a - measured) ** 2 / scale + ROUNDING / h)[order].tolist(),
         "finite": a[order].tolist(),
-        "finite_se": a_se[order].tolist(),
+        "finite_se": a_se[order].tolist() if config.replicas > 1 else None,
         "finite_time": {
             "horizon": coarse.time,
             "mean": coarse.whole.mean(axis=0)[order].tolist(),
