@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 LIGHT = {
@@ -73,7 +75,7 @@ def token_statistics(
         "effective_rank": n**2 / square_sum,
         "stable_rank": n / _largest_eigenvalue(cosine),
         "near_identical": (float(near.sum()) - n) / pairs,
-        "clusters": float(connected_components(near.numpy(), directed=False)[0]),
+        "clusters": float(_clusters(near)),
     }
     return values, _quantiles(cosine)
 
@@ -85,11 +87,19 @@ def _largest_eigenvalue(cosine: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(vector))
 
 
+def _clusters(near: torch.Tensor) -> int:
+    """Connected components of the graph of near tokens, from its edges: most often there are few."""
+    first, second = (index.numpy() for index in near.nonzero(as_tuple=True))
+    edges = coo_array((np.ones(first.size, bool), (first, second)), shape=tuple(near.shape))
+    return int(connected_components(edges, directed=False)[0])
+
+
 def _quantiles(cosine: torch.Tensor) -> list[float]:
+    """Order statistics of the pairs; partitioned, not sorted, which would cost more than all the rest."""
     n = len(cosine)
-    # Each pair twice: without the diagonal, which is the largest n of the sorted entries or equal to them.
-    ordered = cosine.flatten().sort().values[: n * (n - 1)]
-    return [float(ordered[min(int(q * n * (n - 1)), n * (n - 1) - 1)]) for q in QUANTILES]
+    pairs = cosine.numpy()[np.triu_indices(n, 1)]
+    places = [min(int(q * pairs.size), pairs.size - 1) for q in QUANTILES]
+    return np.partition(pairs, places)[places].tolist()
 
 
 def attention_entropy(weights: torch.Tensor) -> float:
@@ -104,15 +114,6 @@ def attention_entropy(weights: torch.Tensor) -> float:
     entropy = torch.special.entr(weights).sum(dim=-1)
     several = seen > 1
     return float((entropy[several] / torch.log(seen[several])).mean())
-
-
-def describe(name: str) -> str:
-    """What a statistic is, in words.
-
-    >>> describe("norm")
-    'mean length of a token'
-    """
-    return ALL[name]
 
 
 ALL: Mapping[str, str] = {
