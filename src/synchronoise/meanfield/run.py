@@ -13,7 +13,7 @@ import xarray as xr
 
 from ..banks import frozen_field
 from ..clusters import check_result
-from ..config import RunConfig, noise_terms
+from ..config import TOKEN_FILES, RunConfig, noise_terms
 from ..errors import UserError
 from ..harmonic_attention import HarmonicAttention
 from ..harmonics import DIMENSIONS
@@ -58,7 +58,9 @@ def spde(
     is also averaged over as many noises, beside Theorem 1.4's bound (THEORY §6).  Raises `UserError` for what has no
     SPDE.
     """
-    job = prepare({**DEFAULTS, **given})
+    from_file = str(given.get("start", "")).endswith(TOKEN_FILES)  # which knows its dim and its tokens
+    usual = {name: value for name, value in DEFAULTS.items() if not (from_file and name in ("dim", "tokens"))}
+    job = prepare({**usual, **given})
     config = job.config
     if solver == "auto":
         solver = "eulerian" if config.dim in DIMENSIONS and not isinstance(job.start, np.ndarray) else "lagrangian"
