@@ -83,7 +83,7 @@ def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
         left.plot(tokens, 0.6 * first * rate / rate[0], color="black", linestyle=":", label=f"rate {words}")
         _logarithmic(left, tokens, r"mean of $W_2^2$")
         left.set_ylim(bottom=0.1 * float(result["low"].min()))
-        left.legend(frameon=False, ncols=2)
+        left.legend(frameon=False, ncols=2, fontsize=6)
         at, names = result["chaos_tokens"].values, {"given": "given the noise", "any": "unconditional"}
         for colour, (kind, label) in zip(COLOURS, names.items(), strict=False):
             size = result["correlation"].sel(which=kind)
