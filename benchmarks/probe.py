@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/probe.py [layers] [tokens] [dim]        (48 1024 768: a few minutes)
 
-`light` and `full` are the added time over the plain forward pass (median of 5, the three taken in turn), `*_megabytes`
+`light` and `full` are the added processor time over the plain forward pass (median of 5, the three taken in turn), `*_megabytes`
 the peak memory of each beyond the memory before it (Linux), `kept_megabytes` what keeping every activation would take.
 """
 
@@ -50,11 +50,11 @@ def main(layers: int = 48, tokens: int = 1024, dim: int = 768) -> None:
         peaks[name] = memory("VmHWM") - before
     for _ in range(ROUNDS):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = time.process_time()
             run()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(time.process_time() - start)
     seconds = {name: statistics.median(values) for name, values in times.items()}
-    # Ratios within a round: a machine that others slow down slows all three.
+    # Ratios within a round, of processor time: other work on the machine disturbs both least.
     ratios = {
         name: statistics.median(a / b for a, b in zip(times[name], times["forward"], strict=True)) - 1
         for name in ("light", "full")

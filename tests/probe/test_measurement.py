@@ -1,6 +1,7 @@
 """Statistics of given tokens, and what hooks see of real modules: the traps that naive code falls into."""
 
 import math
+import weakref
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -260,3 +261,38 @@ def test_random_models_follow_the_prediction(placement):
         right = architecture(config)
         wrong = predict(replace(right, mlp_out_std=8**0.5 * right.mlp_out_std), 48)
         assert np.nanmax(np.abs(measured.mean_cosine - wrong.mean_cosine)) > 0.08
+
+
+def test_no_activation_outlives_its_layer():
+    """When a block ends, of all outputs before it only its own input is still there."""
+    model = transformers.AutoModel.from_config(transformers.CONFIG_MAPPING["gpt2"](**{**TINY["gpt2"], "n_layer": 6}))
+
+    def alive(keep: list) -> list[int]:
+        outputs, counts = [], []
+
+        def watch(module, args, output):
+            counts.append(sum(reference() is not None for reference in outputs))
+            outputs.append(weakref.ref(output))
+            keep.append(output)
+            del keep[:-1]
+
+        handles = [block.register_forward_hook(watch) for block in model.h]
+        measure(model, given("gpt2"))
+        for handle in handles:
+            handle.remove()
+        return counts
+
+    assert max(alive([])) == 1
+
+    class Hoard(list):
+        def __delitem__(self, index):
+            pass
+
+    assert max(alive(Hoard())) == 5  # the watch sees what is kept
+
+
+def test_two_lists_of_blocks_ask_which():
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    with pytest.raises(UserError, match=r"2 lists of blocks \(encoder.layers, decoder.layers\)"):
+        find_layout(model)
+    assert find_layout(model, "decoder.layers").names == ("decoder.layers.0",)

@@ -61,6 +61,7 @@ def test_a_configuration_is_measured_predicted_and_written(folder, capsys):
     assert got["paper"]["horizon"] > 0
     dataset, provenance = load("a.nc", kind="probe")
     assert provenance["probe"]["config"] == "tiny.json"
+    assert provenance["versions"]["torch"] == torch.__version__
     assert float(dataset.mean_cosine.sel(layer=2, site="resid_post")) == last["mean_cosine"]
     assert (folder / "a.png").stat().st_size > 10_000
     assert ask(capsys, "--config", "tiny.json", "--seeds", "4", "--tokens", "16", "--out", "a.nc", "--overwrite") == got

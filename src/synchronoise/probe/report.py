@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -124,7 +125,10 @@ def probe(
     report["measured_collapse"] = {str(level): first_above(_after_blocks(result), level) for level in LEVELS}
     if measured.attrs["note"]:
         report["note"] = measured.attrs["note"]
-    provenance = {"probe": asdict(asked), "versions": environment()}
+    provenance = {
+        "probe": asdict(asked),
+        "versions": environment() | {name: version(name) for name in ("torch", "transformers")},
+    }
     save(result.drop_attrs(), out, provenance, kind=KIND)
     words = f"{source.name}, {report['weights']} weights, {asked.inputs} inputs: {seeds} runs"
     return report | {"file": str(out), "picture": save_figure(probe_figure(result, words), out)}
