@@ -7,6 +7,7 @@ import pytest
 
 from synchronoise import UserError, cli
 from synchronoise.meanfield import chaos
+from synchronoise.meanfield.limits import converge_corollary
 from synchronoise.meanfield.modes import growth, modes
 from synchronoise.meanfield.run import spde
 from synchronoise.store import load
@@ -121,6 +122,16 @@ def test_the_fastest_mode_makes_that_many_clusters_and_noise_merges_them(beta, x
     most = max(map(int, result["most_clusters_from_random"]))
     assert 1 <= most <= result["fastest_mode"] + 2
     assert result["merged"] >= 15
+
+
+@pytest.mark.slow
+def test_the_three_limits_together(capsys, tmp_path):
+    result = command(capsys, "converge", "corollary", "--replicas", "32", "--out", str(tmp_path / "c.nc"))
+    assert np.shape(result["error"]) == (2, 2, 2)
+    assert result["verdict"].startswith("every limit lowers the error")
+    assert min(result["slope"].values()) > 0
+    with pytest.raises(UserError, match="no attention"):
+        converge_corollary({"attention": "softmax"}, tmp_path / "no.nc")
 
 
 def test_modes_live_on_the_circle():

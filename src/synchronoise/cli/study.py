@@ -58,7 +58,7 @@ class ConvergeFlags(LawFlags):
 
 @app.command
 def converge(
-    what: Literal["depth", "width", "limits", "law", "tokens"],
+    what: Literal["depth", "width", "limits", "law", "tokens", "corollary"],
     /,
     *,
     flags: ConvergeFlags = ConvergeFlags(),
@@ -82,6 +82,7 @@ def converge(
     what
         depth: error against layers L.  width: against the width m.  limits: both, and how deep and wide is enough.
         law: mean energy of two tokens, at several widths.  tokens: W_2 to the SPDE against the number N of tokens.
+        corollary: the same over tokens × layers × widths, on the circle without attention.
     """
     from synchronoise.convergence.experiments import experiment
     from synchronoise.convergence.report import produce, table
@@ -95,6 +96,13 @@ def converge(
         from synchronoise.meanfield.chaos import converge_tokens
 
         result = converge_tokens(given(flags), out, quick=quick, overwrite=overwrite, progress=True, **axes)
+    elif what == "corollary":
+        if path or quick:
+            raise UserError("converge corollary has no --path and no --quick", mend="leave them out")
+        from synchronoise.meanfield.limits import converge_corollary
+
+        report(converge_corollary(given(flags), out, overwrite=overwrite, progress=True, **axes), json)
+        return
     else:
         chosen = experiment(what, given(flags), quick=quick, **axes)
         result = produce(chosen, out, overwrite=overwrite, token_error=token_error, path=path, progress=True)

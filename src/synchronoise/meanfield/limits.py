@@ -1,0 +1,110 @@
+"""`synchronoise converge corollary`: N, L and m -> ∞ together, one error on one grid   (THEORY §3, §4).
+
+N tokens of a transformer of L layers and width m against the SPDE:  E W_2²(μ^{N,L,m}_T, μ_T) ~ a/L + b/m + c N^{-1}.
+The layers are coupled with the limit's field (THEORY §3) at N tokens and at a quadrature of μ_0 at once.  Without
+attention no token sees another given the noise, so the limit of the quadrature solves the SPDE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from .._arrays import PRNGKey, Tokens
+from ..clusters import check_result
+from ..convergence.coupling import coupled
+from ..errors import UserError
+from ..model import Transformer
+from ..noise import MLP, DrawnMLP
+from ..progress import Progress
+from ..runs import prepare
+from ..sphere import Start, Uniform
+from ..store import environment, save
+from .initial import nodes
+from .wasserstein import wasserstein2
+
+DEFAULTS: dict[str, Any] = {
+    "dim": 2, "sigma_u": 0.3, "attention": "none", "horizon": 1.0, "replicas": 64, "dtype": "float64"
+}  # fmt: skip
+TOKENS, LAYERS, WIDTHS = (4, 16), (4, 16), (8, 64)
+FINEST = 32  # steps of the limit
+POINTS = 24  # of the quadrature: its own W_2² is 6e-3
+EXPLAINED = 0.9  # share of the variance of log error
+
+
+class WithQuadrature(Start):
+    """Tokens iid uniform on the circle, and the points of a quadrature after them."""
+
+    tokens: int = eqx.field(static=True)
+    dim: int = eqx.field(static=True)
+
+    def __call__(self, key: PRNGKey, dtype: Any) -> Tokens:
+        iid = Uniform(self.tokens - POINTS, self.dim)(key, dtype)
+        return jnp.concatenate([iid, jnp.asarray(nodes(self.dim, POINTS), dtype)])
+
+
+def converge_corollary(
+    given: Mapping[str, object], out: str | Path, *, levels: Sequence[float] | None = None,
+    widths: Sequence[float] | None = None, overwrite: bool = False, progress: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """E W_2² on the grid of ``levels`` N × `LAYERS` × ``widths`` m, and the fit a/L + b/m + c/N; on the circle.
+
+    Writes ``out``.  Raises `UserError` for attention and for other dimensions: there W_2 has other rates.
+    """
+    config = prepare({**DEFAULTS, **given}).config
+    if config.dim != 2 or config.attention != "none" or config.start != "uniform" or config.noise != "mlp":
+        raise UserError(
+            "converge corollary", got=f"dim {config.dim}, attention {config.attention}, noise {config.noise}",
+            expected="dim 2, no attention, uniform tokens and an mlp", mend="use converge tokens",
+        )  # fmt: skip
+    tokens = [int(n) for n in levels or TOKENS]
+    narrow = [int(m) for m in widths or WIDTHS]
+    if min(len(tokens), len(narrow)) < 2 or min(*tokens, *narrow) < 1:
+        raise UserError("levels and widths", got=[tokens, narrow], expected="two or more whole numbers >= 1 each")
+    out = check_result(out, "corollary", overwrite=overwrite)
+    law = MLP(config.activation, 2, config.sigma_u, config.sigma_w)
+    error = np.empty((len(tokens), len(LAYERS), len(narrow), config.replicas))
+    with Progress("corollary", error[..., 0].size * config.replicas, "replica", shown=progress) as bar:
+        for i, n in enumerate(tokens):
+            for j, depth in enumerate(LAYERS):
+                for k, m in enumerate(narrow):
+                    model = Transformer(None, DrawnMLP(law, m), layers=depth, horizon=config.horizon)
+                    run = coupled(model, WithQuadrature(n + POINTS, 2), refine=FINEST // depth,
+                                  replicas=config.replicas, seed=config.seed, progress=bar)  # fmt: skip
+                    pairs = zip(run.finite[:, :n], run.limit[:, n:], strict=True)
+                    error[i, j, k] = [wasserstein2(x, y) for x, y in pairs]
+    mean = error.mean(axis=-1)
+    basis = np.stack(
+        np.broadcast_arrays(1 / np.array(LAYERS)[:, None], 1 / np.array(narrow), 1 / np.array(tokens)[:, None, None]),
+        axis=-1,
+    ).reshape(-1, 3)  # fmt: skip
+    weights = 1 / mean.ravel()  # relative errors
+    found = np.linalg.lstsq(basis * weights[:, None], np.ones(mean.size), rcond=None)[0]
+    fitted = basis @ found
+    left = np.log(np.maximum(fitted, 1e-300) / mean.ravel())
+    explained = float(1 - np.sum(left**2) / np.sum((np.log(mean) - np.log(mean).mean()) ** 2))
+    # Averages over the other two: single cells share no noise between depths.
+    falls = all((np.diff(mean.mean(axis=others)) < 0).all() for others in ((1, 2), (0, 2), (0, 1)))
+    verdict = "every limit lowers the error, and a/L + b/m + c/N explains it"
+    if not (falls and explained > EXPLAINED):
+        verdict = (
+            f"a/L + b/m + c/N explains {explained:.0%}; {'every' if falls else 'not every'} limit lowers the error"
+        )
+    summary: dict[str, Any] = {
+        "levels": {"tokens": tokens, "layers": list(LAYERS), "width": narrow}, "error": mean.tolist(),
+        "slope": dict(zip(("a", "b", "c"), found.tolist(), strict=True)), "theory": "a/L + b/m + c/N",
+        "r_squared": explained, "verdict": verdict,
+    }  # fmt: skip
+    dataset = xr.Dataset(
+        {"error": (("tokens", "layers", "width", "replica"), error, {"long_name": "W_2² at T"})},
+        {"tokens": tokens, "layers": list(LAYERS), "width": narrow},
+    )
+    made_by = {"config": config.model_dump(), "summary": summary, "environment": environment()}
+    save(dataset, out, made_by, kind="corollary")
+    return {**summary, "file": str(out)}
