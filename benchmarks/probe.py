@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/probe.py [layers] [tokens] [dim]        (48 1024 768: a few minutes)
 
-`light` and `full` are the added processor time over the plain forward pass (median of 5, the three taken in turn), `*_megabytes`
-the peak memory of each beyond the memory before it (Linux), `kept_megabytes` what keeping every activation would take.
+`light` and `full` are the added processor time over the plain forward pass (median of 5, the three taken in turn),
+`*_megabytes` the peak memory of each beyond the memory before it (Linux), `kept_megabytes` what keeping every
+activation would take.
 """
 
 import json
