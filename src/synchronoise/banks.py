@@ -76,7 +76,7 @@ class HarmonicField(FrozenField):
         self.amplitudes = np.sqrt(variance[columns])
 
     def functions(self, x: Tokens) -> Factor:
-        return harmonics(x, self.degree, jnp)[:, np.array(self.columns)] * self.amplitudes
+        return harmonics(x, self.degree, jnp)[:, np.array(self.columns, np.int32)] * self.amplitudes
 
     def increment(self, key: PRNGKey, x: Tokens) -> Tokens:
         xi = jax.random.normal(role_key(key, Role.OUTPUT), (self.rank, x.shape[1]), x.dtype)
@@ -86,7 +86,7 @@ class HarmonicField(FrozenField):
         """Σ_k f_k(x) ξ_k at the rows of x, in memory O(n + rank): the factor of many tokens is never held."""
         count = degrees(self.mlp.dim, self.degree).size
         coefficients = jnp.asarray(self.amplitudes, x.dtype)[:, None] * xi
-        whole = jnp.zeros((count, xi.shape[1]), x.dtype).at[np.array(self.columns)].set(coefficients)
+        whole = jnp.zeros((count, xi.shape[1]), x.dtype).at[np.array(self.columns, np.int32)].set(coefficients)
         return series(x, whole, self.degree)
 
     @property

@@ -48,14 +48,22 @@ def walk(dim: int, degree: int) -> Walk:
         n = np.arange(degree + 1)
         start = np.where(n == 0, 1.0, np.sqrt(2))
         still = np.zeros(degree + 1)
-        return Walk(n > 0, still, still, start, np.maximum(2 * n - 1, 0), np.where(n == 0, count, 2 * n))
+        return Walk(
+            n > 0, still, still, start, _index(np.maximum(2 * n - 1, 0)), _index(np.where(n == 0, count, 2 * n))
+        )
     n, m = (index.T[np.tri(degree + 1, dtype=bool).T] for index in np.indices((degree + 1, degree + 1)))
     first = np.sqrt(np.cumprod(np.concatenate([[1.0], (2.0 * n + 1)[n == m][1:] / (2.0 * n)[n == m][1:]])))
     above = n > m
     a = np.sqrt(np.where(above, 4.0 * n * n - 1, 0) / np.where(above, n * n - m * m, 1))
     b = a * np.sqrt(np.where(above, (n - 1.0) ** 2 - m * m, 0) / np.maximum(4.0 * (n - 1) ** 2 - 1, 1))
     start = np.where(above, 0.0, first[m] * np.where(m == 0, 1.0, np.sqrt(2)))
-    return Walk((n == m) & (m > 0), a, b, start, n * n + m, np.where(m == 0, count, n * n + n + m))
+    sine = np.where(m == 0, count, n * n + n + m)
+    return Walk((n == m) & (m > 0), a, b, start, _index(n * n + m), _index(sine))
+
+
+def _index(numbers: np.ndarray) -> np.ndarray:
+    """Of 32 bits: one program then serves both modes of JAX."""
+    return numbers.astype(np.int32)
 
 
 @partial(jax.jit, static_argnames="degree")
