@@ -128,7 +128,9 @@ def test_what_does_not_fit_or_is_not_finite_is_one_line(x64):
 
 
 def test_the_command_is_one_json_object(x64, capsys):
-    assert cli.status(["exponents", "--dim", "3", "--replicas", "4", "--layers", "20", "--noise", "mlp+vector:0.2"]) == 0
+    assert (
+        cli.status(["exponents", "--dim", "3", "--replicas", "4", "--layers", "20", "--noise", "mlp+vector:0.2"]) == 0
+    )
     report = json.loads(capsys.readouterr().out)
     assert {"measured", "se", "closed_form", "bias", "kaplan_yorke"} <= set(report)
     assert report["closed_form"][0] == pytest.approx(-1 / 6 - 0.04)
