@@ -31,7 +31,8 @@ def ours(model: Any, replicas: int, tokens: int, dim: int) -> Callable[[], Any]:
     import synchronoise as sn
 
     start = others.start(replicas, tokens, dim)
-    return lambda: sn.simulate(model, start, replicas=replicas, every=model.layers, observers=(), chunk=2)
+    every = max(1, model.layers // 20)
+    return lambda: sn.simulate(model, start, replicas=replicas, every=every, observers=())
 
 
 def limit(dim: int, layers: int) -> Any:
@@ -78,7 +79,7 @@ def width() -> None:
     import synchronoise as sn
 
     for replicas, tokens, dim, m in WIDTHS:
-        layers, law = 20 if m > 1000 else 50, others.law(dim)
+        layers, law = 60 if m > 1000 else 200, others.law(dim)
         noises = {
             "weights drawn": sn.DrawnMLP(law, m),
             "exact in law": sn.InLawMLP(law, m),
@@ -102,7 +103,7 @@ def large() -> None:
 
     import synchronoise as sn
 
-    n, dim, layers = 20_000, 64, 2
+    n, dim, layers = 20_000, 64, 5
     noise = sn.DrawnMLP(others.law(dim), 16)
     model = sn.Transformer(sn.SoftmaxAttention(beta=1.0), noise, layers=layers, horizon=0.1)
     median, first = seconds(ours(model, 1, n, dim))

@@ -1,9 +1,9 @@
 """The step of the limit as one would write it without Synchronoise: NumPy, diffrax, torchsde, PyTorch.
 
 All of them: softmax attention at β = 1 and V = I, the ReLU field of σ_U = σ_W = 0.1, tokens on the sphere (THEORY §3).
-The kernel is the same short series everywhere, which favours them: its closed form has an arccos.  A Cholesky factor
-without rank tolerance needs a jitter on the diagonal; ours has none.  The SDE solvers leave the sphere, where κ is no
-covariance: their tokens are normalised before they are looked at.
+Their kernel is the closed form of THEORY §2, with its arccos; ours is the short series of `Kernel.evaluator`.  A
+Cholesky factor without rank tolerance needs a jitter on the diagonal; ours has none.  The SDE solvers leave the sphere,
+where κ is no covariance: their tokens are normalised before they are looked at.
 """
 
 from __future__ import annotations
@@ -20,10 +20,23 @@ from synchronoise.sphere import layer_norm
 
 SIGMA = 0.1
 JITTER = 1e-5
+TOLERANCE = 1e-3  # of the Brownian tree: the value of diffrax's own examples, well below a step
 
 
 def law(dim: int) -> sn.MLP:
     return sn.MLP("relu", dim=dim, sigma_u=SIGMA, sigma_w=SIGMA)
+
+
+def closed_form(dim: int, xp: Any) -> Callable[[Any], Any]:
+    """κ(u) = (q/2π)(√(1-c²) + (π - arccos c) c) + σ_W², c = (u/d + σ_U²)/q, in NumPy, JAX or PyTorch (``xp``)."""
+    q = 1 / dim + SIGMA**2
+    clip, arccos = (xp.clip, xp.arccos) if hasattr(xp, "arccos") else (xp.clamp, xp.acos)
+
+    def kappa(u: Any) -> Any:
+        c = clip((u / dim + SIGMA**2) / q, -1, 1)
+        return q / (2 * np.pi) * (xp.sqrt(1 - c * c) + (np.pi - arccos(c)) * c) + SIGMA**2
+
+    return kappa
 
 
 def start(replicas: int, tokens: int, dim: int) -> np.ndarray:
@@ -32,7 +45,7 @@ def start(replicas: int, tokens: int, dim: int) -> np.ndarray:
 
 
 def numpy_run(replicas: int, tokens: int, dim: int, layers: int) -> Callable[[], Any]:
-    kappa, h = law(dim).kernel().evaluator("float32"), np.float32(1 / layers)
+    kappa, h = closed_form(dim, np), np.float32(1 / layers)
     jitter = JITTER * np.eye(tokens, dtype=np.float32)
     normals = np.random.default_rng(1)
 
@@ -55,7 +68,7 @@ def diffrax_run(replicas: int, tokens: int, dim: int, layers: int, *, unsafe: bo
     import lineax
 
     kernel = law(dim).kernel()
-    kappa, jitter, h = kernel.evaluator("float32"), JITTER * jnp.eye(tokens), 1 / layers
+    kappa, jitter, h = closed_form(dim, jnp), JITTER * jnp.eye(tokens), 1 / layers
     shape = jax.ShapeDtypeStruct((tokens, dim), jnp.float32)
 
     def tangent(x: Any, v: Any) -> Any:
@@ -67,12 +80,14 @@ def diffrax_run(replicas: int, tokens: int, dim: int, layers: int, *, unsafe: bo
 
     def diffusion(t: Any, x: Any, args: Any) -> Any:
         x = layer_norm(x)
-        factor = jnp.linalg.cholesky(kappa(x @ x.T, jnp) + jitter)
+        factor = jnp.linalg.cholesky(kappa(x @ x.T) + jitter)
         return lineax.FunctionLinearOperator(lambda noise: tangent(x, factor @ noise), shape)
 
     def solve(x: Any, key: Any) -> Any:
         path: Any = (
-            diffrax.UnsafeBrownianPath(shape, key) if unsafe else diffrax.VirtualBrownianTree(0, 1, h / 2, shape, key)
+            diffrax.UnsafeBrownianPath(shape, key)
+            if unsafe
+            else diffrax.VirtualBrownianTree(0, 1, TOLERANCE, shape, key)
         )
         terms = diffrax.MultiTerm(diffrax.ODETerm(drift), diffrax.ControlTerm(diffusion, path))
         solution = diffrax.diffeqsolve(
@@ -96,7 +111,7 @@ def torchsde_run(replicas: int, tokens: int, dim: int, layers: int) -> Callable[
     import torchsde
 
     kernel, jitter = law(dim).kernel(), JITTER * torch.eye(tokens)
-    kappa = kernel.evaluator("float32")
+    kappa = closed_form(dim, torch)
 
     class Tokens:
         noise_type, sde_type = "general", "ito"
@@ -106,7 +121,7 @@ def torchsde_run(replicas: int, tokens: int, dim: int, layers: int) -> Callable[
             dw = noise.view(-1, tokens, dim)
             gram = x @ x.transpose(1, 2)
             drift = tangent(x, torch.softmax(gram, -1) @ x) - kernel.kappa_1 * (dim - 1) / 2 * x
-            factor = torch.linalg.cholesky(kappa(gram, torch) + jitter)
+            factor = torch.linalg.cholesky(kappa(gram) + jitter)
             return drift.view(y.shape), tangent(x, factor @ dw).reshape(y.shape)
 
     def tangent(x: Any, v: Any) -> Any:
@@ -127,11 +142,11 @@ def torch_run(replicas: int, tokens: int, dim: int, layers: int, width: int | No
     import torch
 
     h, jitter = 1 / layers, JITTER * torch.eye(tokens)
-    kappa = law(dim).kernel().evaluator("float32")
+    kappa = closed_form(dim, torch)
 
     def increment(x: Any) -> Any:
         if width is None:
-            return torch.linalg.cholesky(kappa(x @ x.transpose(1, 2), torch) + jitter) @ torch.randn(x.shape)
+            return torch.linalg.cholesky(kappa(x @ x.transpose(1, 2)) + jitter) @ torch.randn(x.shape)
         weights = torch.randn(replicas, width, dim)
         hidden = torch.relu(x @ weights.transpose(1, 2) / dim**0.5 + SIGMA * torch.randn(replicas, 1, width))
         return hidden @ torch.randn(replicas, width, dim) / width**0.5 + SIGMA * torch.randn(replicas, 1, dim)

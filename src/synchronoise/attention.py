@@ -69,6 +69,10 @@ class MatrixAttention(Attention):
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
         """The matrix a(x, X_j), one row for each point of ``at`` (the object ``x`` itself for the tokens)."""
 
+    def mixed(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k d"]:
+        """Σ_j a(x, X_j) X_j."""
+        return self.mixing(x, at, weights) @ x
+
     def logits(self, x: Tokens, at: Float[Array, "k d"]) -> Float[Array, "k n"]:
         """<Q x, K X_j> for each row x of ``at``."""
         return _times(at, self.bilinear) @ x.T
@@ -79,9 +83,9 @@ class MatrixAttention(Attention):
         points = x if at is None else at
         rows = max(1, BLOCK // x.shape[0])
         if not self.rowwise or points.shape[0] <= rows:
-            mixed = self.mixing(x, points, weights) @ x
+            mixed = self.mixed(x, points, weights)
         else:
-            mixed = jax.lax.map(lambda row: (self.mixing(x, row[None], weights) @ x)[0], points, batch_size=rows)
+            mixed = jax.lax.map(lambda row: self.mixed(x, row[None], weights)[0], points, batch_size=rows)
         return _times(mixed, jnp.transpose(self.value) if jnp.ndim(self.value) == 2 else self.value)
 
     @property
@@ -100,12 +104,9 @@ def _plain(beta: float, query: Any) -> bool:
     return query is None and abs(beta) <= LARGEST_PLAIN_BETA
 
 
-def _softmax(logits: Float[Array, "k n"], weights: Weights | None, bound: Any | None) -> Float[Array, "k n"]:
-    """w_j e^{l_j} / Σ_j w_j e^{l_j} in each row.  A ``bound`` on |l| spares the row's maximum, slow on CPUs."""
-    if bound is None:
-        return jax.nn.softmax(logits if weights is None else logits + jnp.log(weights), axis=-1)
-    share = jnp.exp(logits - bound) if weights is None else weights * jnp.exp(logits - bound)
-    return share / jnp.sum(share, axis=-1, keepdims=True)
+def _softmax(logits: Float[Array, "k n"], weights: Weights | None) -> Float[Array, "k n"]:
+    """w_j e^{l_j} / Σ_j w_j e^{l_j} in each row."""
+    return jax.nn.softmax(logits if weights is None else logits + jnp.log(weights), axis=-1)
 
 
 def _log_weights(weights: Weights | None, like: Float[Array, "k n"]) -> Weights:
@@ -137,7 +138,16 @@ class SoftmaxAttention(MatrixAttention):
         self.plain = _plain(beta, query)
 
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
-        return _softmax(self.logits(x, at), weights, jnp.abs(self.bilinear) if self.plain else None)
+        return _softmax(self.logits(x, at), weights)
+
+    def mixed(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k d"]:
+        if not self.plain:
+            return self.mixing(x, at, weights) @ x
+        # Reductions along a row are slow on CPUs: a bound on the logits spares its maximum, a column of ones its sum.
+        share = jnp.exp(self.logits(x, at) - jnp.abs(self.bilinear))
+        share = share if weights is None else weights * share
+        mixed = share @ jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1)
+        return mixed[:, :-1] / mixed[:, -1:]
 
 
 class UnnormalisedAttention(MatrixAttention):
@@ -188,7 +198,7 @@ class L2Attention(MatrixAttention):
 
     def mixing(self, x: Tokens, at: Float[Array, "k d"], weights: Weights | None) -> Float[Array, "k n"]:
         # |Qx|² is the same for all j: the rows' normalisation takes it out.
-        return _softmax(2 * self.logits(x, at) - jnp.sum(_times(x, self.key_square) * x, axis=1), weights, None)
+        return _softmax(2 * self.logits(x, at) - jnp.sum(_times(x, self.key_square) * x, axis=1), weights)
 
 
 class SinkhornAttention(MatrixAttention):
@@ -261,7 +271,7 @@ class CausalAttention(MatrixAttention):
         if at is not x:
             raise UserError("causal attention depends on the order of the tokens", mend="evaluate it at the tokens")
         earlier = jnp.tri(x.shape[0], dtype=bool)
-        return _softmax(jnp.where(earlier, self.logits(x, x), -jnp.inf), weights, None)
+        return _softmax(jnp.where(earlier, self.logits(x, x), -jnp.inf), weights)
 
 
 class MultiHeadAttention(Attention):

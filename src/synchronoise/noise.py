@@ -221,13 +221,14 @@ class GaussianField(Noise):
 
     mlp: MLP
     kappa_1: float
+    dkappa_1: float
     evaluator: KernelEvaluator = eqx.field(static=True)
     common = True
 
     def __init__(self, mlp: MLP):
         self.mlp = mlp
         kernel = mlp.kernel()
-        self.kappa_1, self.evaluator = kernel.kappa_1, kernel.evaluator()
+        self.kappa_1, self.dkappa_1, self.evaluator = kernel.kappa_1, kernel.dkappa_1, kernel.evaluator()
 
     def covariance(self, x: Tokens) -> Gram:
         """κ(<x_i, x_j>), κ(1) on the diagonal."""
@@ -243,8 +244,8 @@ class GaussianField(Noise):
 
     def floor(self, dtype: Any) -> float:
         # The pivot of a token at distance r from another one is κ'(1) r²: where the factor takes it for zero.
-        kernel, numbers = self.mlp.kernel(), jnp.finfo(dtype)
-        share = kernel.kappa_1 / max(kernel.dkappa_1, float(numbers.tiny))
+        numbers = jnp.finfo(dtype)
+        share = self.kappa_1 / max(self.dkappa_1, float(numbers.tiny))
         return min(2.0, math.sqrt(PIVOT_TOLERANCE * float(numbers.eps) * share))
 
     @property

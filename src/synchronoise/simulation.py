@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -97,7 +98,9 @@ def simulate(
         observers = (*observers, Positions())
     keys = replica_keys(seed, replicas)
     rows = model.layers // every + 1
-    chunk = max(1, -(-rows // 20)) if chunk is None else min(chunk, rows)
+    growing = chunk is None  # until a chunk takes a quarter of a second: short calls cost more than they compute
+    capacity = -(-rows // 4) if chunk is None else min(chunk, rows)
+    now = -(-rows // 20) if chunk is None else capacity
     traced = cast((model, tuple(observers)), dtype)
     state = resume or State(0, _begin(start, keys, dtype), {})
     _check_shapes(model, state.tokens, replicas)
@@ -106,9 +109,11 @@ def simulate(
     with bar, threadpool_limits(1, "blas"):
         try:
             while state.rows < rows:
-                now = min(chunk, rows - state.rows)
-                state = _run_chunk(traced, state, keys, now, capacity=chunk, every=every)
-                bar.advance(now)
+                began, done = time.perf_counter(), min(now, rows - state.rows)
+                state = _run_chunk(traced, state, keys, done, capacity=capacity, every=every)
+                bar.advance(done)
+                if growing and time.perf_counter() - began < 0.25:
+                    now = min(2 * now, capacity)
                 if on_chunk is not None:
                     on_chunk(state)
         except KeyboardInterrupt:
@@ -168,6 +173,7 @@ def _run_chunk(
     batch = replicas_at_once(traced[0], n, d)
     lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
     devices = jax.local_devices()
+    words = np.asarray(jax.random.key_data(keys))  # to be indexed without a call of JAX
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
     def advance(first: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -175,8 +181,8 @@ def _run_chunk(
         index = np.minimum(np.arange(first, first + batch), replicas - 1)
         counts = (np.int32(state.rows), np.int32(rows), np.int32(every))
         with jax.enable_x64(wide):  # what `with jax.enable_x64(True)` says holds for one thread
-            tokens, lane_keys = jax.device_put((state.tokens[index], keys[index]), device)
-            return jax.tree.map(np.asarray, _advance(traced, tokens, lane_keys, counts, capacity))
+            tokens, lane_words = jax.device_put((state.tokens[index], words[index]), device)
+            return jax.tree.map(np.asarray, _advance(traced, tokens, lane_words, counts, capacity))
 
     firsts = range(0, lanes, batch)
     with ThreadPoolExecutor(workers(devices)) as pool:
@@ -239,12 +245,14 @@ def replicas_at_once(model: Transformer, n: int, d: int) -> int:
 
 @eqx.filter_jit
 def _advance(
-    traced: Any, x: Ensemble, keys: Key[Array, " replica"], counts: tuple[Any, Any, Any], capacity: int
+    traced: Any, x: Ensemble, words: Array, counts: tuple[Any, Any, Any], capacity: int
 ) -> tuple[Ensemble, Array, dict[str, Array]]:
     """A batch of replicas ``rows <= capacity`` observed layers further: one compiled loop for any number of them.
 
-    ``counts`` are the observed layers before, those to do (rows), and the layers between two of them.
+    ``words`` are the data of the replicas' keys; ``counts`` the observed layers before, those to do (rows), and the
+    layers between two of them.
     """
+    keys = jax.random.wrap_key_data(words)
     model, observers = traced
     h = model.horizon / model.layers
     first, rows, every = counts
