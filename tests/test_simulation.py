@@ -43,15 +43,15 @@ def test_looking_less_often_changes_no_number():
 
 def test_other_numbers_reuse_the_compiled_code():
     run()
-    traced = simulation._advance._cached._cache_size()
+    traced = simulation._advance._cache_size()
     law = sn.MLP("relu", 5, 0.3, 0.4)
     other = sn.Transformer(sn.SoftmaxAttention(2.0, -1.0), sn.DrawnMLP(law, 4), layers=12, horizon=1.0)
     sn.simulate(other, sn.Uniform(4, 5), replicas=3, seed=5, observers=[sn.Energy(2.0)])
-    assert simulation._advance._cached._cache_size() == traced
+    assert simulation._advance._cache_size() == traced
     run(replicas=40)
-    assert simulation._advance._cached._cache_size() == traced  # batches of the same size, more of them
+    assert simulation._advance._cache_size() == traced  # batches of the same size, more of them
     sn.simulate(other, sn.Uniform(9, 5), replicas=3, observers=[sn.Energy(2.0)])
-    assert simulation._advance._cached._cache_size() == traced + 1  # another shape is another trace
+    assert simulation._advance._cache_size() == traced + 1  # another shape is another trace
 
 
 def test_a_run_goes_on_from_its_state():

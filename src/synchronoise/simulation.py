@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -101,7 +102,7 @@ def simulate(
     growing = chunk is None  # until a chunk takes a quarter of a second: short calls cost more than they compute
     capacity = -(-rows // 4) if chunk is None else min(chunk, rows)
     now = -(-rows // 20) if chunk is None else capacity
-    traced = cast((model, tuple(observers)), dtype)
+    program = _Program.of(cast((model, tuple(observers)), dtype))
     state = resume or State(0, _begin(start, keys, dtype), {})
     _check_shapes(model, state.tokens, replicas)
     bar = Progress("simulate", rows, "row" if every > 1 else "layer", done=state.rows, shown=progress)
@@ -110,7 +111,7 @@ def simulate(
         try:
             while state.rows < rows:
                 began, done = time.perf_counter(), min(now, rows - state.rows)
-                state = _run_chunk(traced, state, keys, done, capacity=capacity, every=every)
+                state = _run_chunk(program, state, keys, done, capacity=capacity, every=every)
                 bar.advance(done)
                 if growing and time.perf_counter() - began < 0.25:
                     now = min(2 * now, capacity)
@@ -162,7 +163,7 @@ def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None
 
 
 def _run_chunk(
-    traced: Any, state: State, keys: Key[Array, " replica"], rows: int, *, capacity: int, every: int
+    program: _Program, state: State, keys: Key[Array, " replica"], rows: int, *, capacity: int, every: int
 ) -> State:
     """``rows`` observed layers further, with a check that every token is still a number.
 
@@ -170,7 +171,7 @@ def _run_chunk(
     step are too short for the threads of XLA itself.
     """
     replicas, n, d = state.tokens.shape
-    batch = replicas_at_once(traced[0], n, d)
+    batch = replicas_at_once(program.model, n, d)
     lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
     devices = jax.local_devices()
     words = np.asarray(jax.random.key_data(keys))  # to be indexed without a call of JAX
@@ -182,7 +183,9 @@ def _run_chunk(
         counts = (np.int32(state.rows), np.int32(rows), np.int32(every))
         with jax.enable_x64(wide):  # what `with jax.enable_x64(True)` says holds for one thread
             tokens, lane_words = jax.device_put((state.tokens[index], words[index]), device)
-            return jax.tree.map(np.asarray, _advance(traced, tokens, lane_words, counts, capacity))
+            return jax.tree.map(
+                np.asarray, _advance(program.shape, program.numbers, tokens, lane_words, counts, capacity)
+            )
 
     firsts = range(0, lanes, batch)
     with ThreadPoolExecutor(workers(devices)) as pool:
@@ -193,7 +196,8 @@ def _run_chunk(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    tokens, finite, seen = jax.tree.map(lambda *parts: np.concatenate(parts)[:replicas], *done)
+    whole = done[0] if len(done) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *done)
+    tokens, finite, seen = jax.tree.map(lambda lanes: lanes[:replicas], whole)
     good = finite[:, :rows]
     if not good.all():
         row = int(np.argmin(good.all(axis=0)))
@@ -202,7 +206,7 @@ def _run_chunk(
         before = max(layer - every, 0)
         # The failing replica again, layer by layer from the last tokens known to be good.
         reached = max((state.rows - 1) * every, 0)
-        layer, part = _first_failure(traced[0], jnp.asarray(state.tokens[replica]), keys[replica], reached, layer)
+        layer, part = _first_failure(program.model, jnp.asarray(state.tokens[replica]), keys[replica], reached, layer)
         raise NotFiniteError(replica, layer, part, before)
     seen = {name: value[:, :rows] for name, value in seen.items()}
     if state.seen:
@@ -243,9 +247,24 @@ def replicas_at_once(model: Transformer, n: int, d: int) -> int:
     return 1 if work <= 128 else min(16, max(1, 2**14 // work))
 
 
-@eqx.filter_jit
+class _Program(NamedTuple):
+    """A model and its observers, taken apart once: what is traced, and what a compiled program is found by."""
+
+    model: Transformer
+    shape: Any
+    numbers: list[Array]
+
+    @staticmethod
+    def of(traced: Any) -> _Program:
+        numbers, rest = eqx.partition(traced, eqx.is_array)
+        leaves, tree = jax.tree.flatten(numbers)
+        others, other_tree = jax.tree.flatten(rest)
+        return _Program(traced[0], (tree, other_tree, tuple(others)), leaves)
+
+
+@partial(jax.jit, static_argnames=("shape", "capacity"))
 def _advance(
-    traced: Any, x: Ensemble, words: Array, counts: tuple[Any, Any, Any], capacity: int
+    shape: Any, numbers: list[Array], x: Ensemble, words: Array, counts: tuple[Any, Any, Any], capacity: int
 ) -> tuple[Ensemble, Array, dict[str, Array]]:
     """A batch of replicas ``rows <= capacity`` observed layers further: one compiled loop for any number of them.
 
@@ -253,7 +272,8 @@ def _advance(
     layers between two of them.
     """
     keys = jax.random.wrap_key_data(words)
-    model, observers = traced
+    tree, other_tree, others = shape
+    model, observers = eqx.combine(jax.tree.unflatten(tree, numbers), jax.tree.unflatten(other_tree, others))
     h = model.horizon / model.layers
     first, rows, every = counts
 
