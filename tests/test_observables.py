@@ -4,6 +4,7 @@ import pytest
 
 from checks import uniform_tokens
 from synchronoise import Energy, LargestDistance, LogDistance, MeanOverlap, OverlapHistogram, OverlapQuantiles, energy
+from synchronoise.observables import MOST_PAIRED, distinct_share
 
 
 def test_energy_by_its_definition(x64):
@@ -43,6 +44,24 @@ def test_overlap_statistics(x64):
     expected = np.histogram(overlaps, 10, (-1, 1))[0] / 10
     np.testing.assert_allclose(histogram(tokens, None), expected, atol=1e-15)
     np.testing.assert_allclose(histogram.coords["overlap"], np.linspace(-0.9, 0.9, 10))
+
+
+def test_of_many_tokens_the_first_ones_are_paired(x64):
+    many = MOST_PAIRED + 1000
+    x = uniform_tokens(many, 3, dtype="float64")
+    first = x[:MOST_PAIRED]
+    above = np.triu_indices(MOST_PAIRED, 1)
+    overlaps = (first @ first.T)[above]
+    pairs = 0.5 * np.mean(np.e - np.exp(overlaps))
+    tokens = jnp.asarray(x)
+    assert Energy()(tokens, None) == pytest.approx(distinct_share(many) * pairs, rel=1e-12)
+    assert Energy()(tokens, None) != pytest.approx((1 - 1 / many) * pairs, rel=1e-4)
+    assert MeanOverlap()(tokens, None) == pytest.approx(overlaps.mean(), abs=1e-12)
+    weights = np.random.default_rng(0).dirichlet(np.ones(many))
+    weights[1::2] = 0
+    share = weights[:MOST_PAIRED] / weights[:MOST_PAIRED].sum()
+    weighted = 0.5 * share @ (np.e - np.exp(first @ first.T)) @ share
+    assert Energy()(tokens, jnp.asarray(weights)) == pytest.approx(weighted, rel=1e-12)
 
 
 def test_histogram_holds_the_ends_of_the_range():

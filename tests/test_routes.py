@@ -30,6 +30,15 @@ def test_the_limit_is_a_factor_until_it_is_too_large_or_tokens_come_too_close():
     assert route(width="inf", horizon=50.0, attention_scale=-1.0) is sn.GaussianField
 
 
+@pytest.mark.parametrize("beside", ["vector", "values"])
+def test_a_noise_beside_the_field_counts_in_how_close_tokens_come(beside):
+    # d = 64, T = 5: -(d - 1) σ²/2 · T = -14 at σ = 0.3, below the floors of float32 and above those of float64
+    given = {"width": "inf", "attention": "none", "noise": f"mlp+{beside}:0.3"}
+    assert type(noise_of(configure(given)).parts[0]) is sn.DrawnMLP
+    assert type(noise_of(configure({**given, "dtype": "float64"})).parts[0]) is sn.GaussianField
+    assert type(noise_of(configure({**given, "noise": f"mlp+{beside}:0.03"})).parts[0]) is sn.GaussianField
+
+
 def test_a_finite_width_is_drawn_where_that_is_less_work():
     assert route(width=2048, dim=128, tokens=32) is sn.InLawMLP
     assert route(width=16, dim=4) is sn.DrawnMLP

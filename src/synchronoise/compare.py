@@ -14,7 +14,7 @@ from .clusters import MergeAngles, check_delta, check_result, cluster_count, wat
 from .config import RunConfig, configure, noise_terms
 from .errors import UserError, did_you_mean
 from .kernel import Kernel
-from .observables import Energy
+from .observables import Energy, distinct_share
 from .pictures import caption
 from .plots_flow import compare_figure, save_figure
 from .runs import prepare, provenance
@@ -74,7 +74,7 @@ def stationary_energy(law: PairLaw, beta: float, tokens: int) -> float | None:
         return None
     edges = np.concatenate([[0.0], 0.5 * (stationary.cumulative[1:] + stationary.cumulative[:-1]), [1.0]])
     pair = 0.5 * (math.exp(beta) - np.exp(beta * stationary.overlap))
-    return float((1 - 1 / tokens) * pair @ np.diff(edges))
+    return float(distinct_share(tokens) * pair @ np.diff(edges))
 
 
 def compare_noises(
@@ -136,5 +136,5 @@ def _with_theory(dataset: xr.Dataset, config: RunConfig, delta: float) -> xr.Dat
     if law is not None and config.start in ("uniform", "equiangular"):
         rho0 = config.overlap if config.start == "equiangular" else None
         pair = pair_expectation(law, "energy", shown["time"].values, rho0, beta=config.beta)
-        shown["energy_prediction"] = ("layer", (1 - 1 / config.tokens) * pair.mean)
+        shown["energy_prediction"] = ("layer", distinct_share(config.tokens) * pair.mean)
     return shown

@@ -42,11 +42,20 @@ def pair_indices(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.triu_indices(n, 1)
 
 
+def distinct_share(tokens: int) -> float:
+    """1 - 1/n, the share of distinct tokens among the pairs that `Energy` sees: n of the tokens (THEORY §6).
+
+    >>> distinct_share(4), distinct_share(10**6)
+    (0.75, 0.99951171875)
+    """
+    return 1 - 1 / min(tokens, MOST_PAIRED)
+
+
 def energy(x: Tokens, beta: float | Array, weights: Weights | None = None) -> Scalar:
     """E_β = ½ Σ_ij w_i w_j (e^β - e^{β<x_i,x_j>}), w = 1/n by default; pairs i = j count and give 0 (THEORY §6).
 
     Computed from chords, so it keeps its relative accuracy down to merged tokens (where it is exactly 0).
-    It is (1-1/n) times the mean pair energy ½(e^β - e^{βρ}) of THEORY §5.
+    It is (1-1/n) times the mean pair energy ½(e^β - e^{βρ}) of THEORY §5 (`distinct_share`).
 
     >>> import jax.numpy as jnp
     >>> round(float(energy(jnp.array([[1.0, 0.0], [-1.0, 0.0]]), 1.0)), 5)  # sinh(1)/2

@@ -11,6 +11,7 @@ import xarray as xr
 from synchronoise import plots
 from synchronoise.config import RunConfig, noise_terms
 from synchronoise.kernel import Kernel
+from synchronoise.observables import distinct_share
 from synchronoise.store import write_atomically
 from synchronoise.theory import pair_expectation
 
@@ -57,7 +58,7 @@ def predicted_energy(config: RunConfig, times: np.ndarray) -> np.ndarray | None:
     rho0 = config.overlap if config.start == "equiangular" else None
     pair = pair_expectation(kernel, "energy", times, rho0, beta=config.beta)
     # The solver is accurate to an absolute error; what is below that is not a prediction.
-    return np.where(pair.mean < 10 * pair.error, np.nan, (1 - 1 / config.tokens) * pair.mean)
+    return np.where(pair.mean < 10 * pair.error, np.nan, distinct_share(config.tokens) * pair.mean)
 
 
 def caption(config: RunConfig) -> str:

@@ -61,7 +61,7 @@ def compare_figure(results: Mapping[str, xr.Dataset], floors: Mapping[str, float
         energy.plot(time, mean, color=colour)
         energy.fill_between(time, mean - error, mean + error, color=colour, alpha=0.25, linewidth=0)
         if "energy_prediction" in result:
-            energy.plot(time, result["energy_prediction"], color="black", linestyle=(0, (4, 2)), linewidth=0.7)
+            energy.plot(time, result["energy_prediction"], color=colour, linestyle=(0, (4, 2)), linewidth=1.2)
         floor = floors.get(name)
         if floor is not None:
             energy.axhline(floor, color=colour, linestyle=":", linewidth=0.9)

@@ -147,11 +147,14 @@ def _route(name: str, routes: dict[str, Callable[[], Noise]], what: str) -> Nois
 def _too_close(field: GaussianField, config: RunConfig) -> bool:
     """Whether tokens may come near the field's floor: they do not approach faster than at synchrony (THEORY §6).
 
-    Log-distances there move at λ_1 - a (unnormalised: a e^β), from the closest pair of N uniform tokens on.
+    Log-distances there move at λ_1 - a (unnormalised: a e^β), from the closest pair of N uniform tokens on; a vector
+    or value noise beside the field adds its σ² to κ(1).
     """
     pull = 0.0 if config.attention == "none" else config.attention_scale
     if config.attention == "unnormalised":
         pull *= math.exp(min(config.beta, 50.0))
+    beside = sum(sigma**2 for name, sigma in noise_terms(config.noise) if name in ("vector", "values"))
+    rate = lambda_1(field.mlp.kernel()) - 0.5 * (config.dim - 1) * beside - pull
     start = -2 * math.log(max(config.tokens, 2)) / (config.dim - 1)
-    closest = start + min(0.0, lambda_1(field.mlp.kernel()) - pull) * config.horizon
+    closest = start + min(0.0, rate) * config.horizon
     return closest < math.log(MARGIN * field.floor(np.dtype(config.dtype)))
