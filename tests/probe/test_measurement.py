@@ -77,6 +77,28 @@ def test_energy_is_that_of_the_simulations_and_merged_tokens_keep_their_digits()
     assert 1e-11 < residual < 1e-9
 
 
+@pytest.mark.parametrize("spread", [10.0, 1.0, 1e-2, 1e-3])
+def test_single_precision_keeps_the_spread_of_cosines_of_near_tokens(spread):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(256, generator=generator) + spread * torch.randn(64, 256, generator=generator)
+    unit = torch.nn.functional.normalize(x.double(), dim=1)
+    half_squares = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist") ** 2 / 2
+    exact = float(half_squares[*np.triu_indices(64, 1)].std(correction=0))
+    got = token_statistics(x, special_first=False)[0]["cosine_sd"]
+    assert got == pytest.approx(exact, rel=0.02, abs=1.5e-7)
+    single = torch.nn.functional.normalize(x, dim=1)
+    cosine = single @ single.T
+    squares = (float(torch.linalg.vector_norm(cosine)) ** 2 - 64) / (64 * 63)
+    naive = max(squares - ((float(cosine.sum()) - 64) / (64 * 63)) ** 2, 0.0) ** 0.5
+    assert spread > 0.1 or naive != pytest.approx(exact, rel=0.02, abs=1.5e-7)
+
+
+def test_two_antipodal_clusters_of_one_size_have_stable_rank_one():
+    x = torch.ones(8, 4)
+    x[4:] *= -1
+    assert token_statistics(x, special_first=False)[0]["stable_rank"] == pytest.approx(1, rel=1e-5)
+
+
 def test_a_first_token_that_is_special_is_kept_apart():
     x = torch.ones(5, 8) + 0.1 * torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
     x[0] = -1000.0
@@ -217,6 +239,17 @@ def test_bad_input_is_one_line_and_leaves_no_hook():
     with pytest.raises(RunError, match=r"layer 2 \(resid_post\) has NaN"):
         measure(model, given("gpt2"))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_model_in_training_is_measured_without_dropout_and_left_as_it_was():
+    model = build("bert").train()
+    model.encoder.layer[0].eval()
+    before = [module.training for module in model.modules()]
+    one, two = (measure(model, given("bert")) for _ in range(2))
+    np.testing.assert_array_equal(one.mean_cosine, two.mean_cosine)
+    assert [module.training for module in model.modules()] == before
+    assert True in before
+    assert False in before
 
 
 def test_the_light_set_is_a_part_of_the_full_one():

@@ -108,6 +108,40 @@ def test_embeddings_are_where_the_prediction_starts(folder, capsys):
     exact = (unit @ unit.T)[1:, 1:][np.triu_indices(9, 1)].mean()
     assert first["mean_cosine"] == pytest.approx(exact, abs=1e-5)
     assert first["predicted_mean_cosine"] == pytest.approx(exact, abs=1e-5)
+    light = ask(capsys, "--config", "tiny.json", "--inputs", "x.npy", "--seeds", "1", "--light", "--out", "b.nc")
+    assert light["layers"][0]["predicted_mean_cosine"] == pytest.approx(exact, abs=1e-5)
+
+
+def test_what_enters_the_first_block_starts_a_simulation(folder, capsys):
+    x = np.random.default_rng(0).standard_normal((10, 64)) + 2.0
+    np.save("x.npy", x)
+    asked = ["--config", "tiny.json", "--inputs", "x.npy", "--seeds", "1", "--save-embeddings", "tokens.npy"]
+    assert ask(capsys, *asked)["embeddings"] == "tokens.npy"
+    saved = np.load("tokens.npy")
+    np.testing.assert_allclose(saved, x / np.linalg.norm(x, axis=1, keepdims=True), atol=1e-6)
+    assert not np.allclose(saved, x, atol=1e-2)
+    assert cli.status(["simulate", "--start", "tokens.npy", "--layers", "2", "--replicas", "1", "--out", "s.nc"]) == 0
+    assert load("s.nc")[0].sizes["token"] == 10
+    capsys.readouterr()
+    assert cli.status(["probe", *asked, "--out", "b.nc"]) == 2
+    assert "tokens.npy exists; --overwrite, or another name" in capsys.readouterr().err
+    assert cli.status(["probe", *asked[:-1], "tokens.txt", "--out", "b.nc"]) == 2
+    assert "expected a name ending in .npy" in capsys.readouterr().err
+
+
+def test_weights_in_half_precision_are_measured_and_read(folder, capsys):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=50, n_positions=40)
+    model = transformers.GPT2Model(config)
+    model.save_pretrained("single")
+    model.bfloat16().save_pretrained("half")
+    np.save("x.npy", np.random.default_rng(0).standard_normal((10, 64)))
+    curves = []
+    for name in ("single", "half"):
+        with pytest.warns(PredictionWarning, match="weights are given"):
+            got = ask(capsys, name, "--inputs", "x.npy", "--out", f"{name}.nc")
+        curves.append([[row["mean_cosine"], row["predicted_mean_cosine"]] for row in got["layers"]])
+    np.testing.assert_allclose(curves[1], curves[0], atol=3e-3)
 
 
 def test_a_factory_of_pytorchs_encoder(folder, capsys, monkeypatch):
@@ -125,6 +159,7 @@ def test_a_factory_of_pytorchs_encoder(folder, capsys, monkeypatch):
         "            module._reset_parameters()\n"
         "    return encoder\n"
         "def number():\n    return 3\n"
+        "def fails():\n    return 1 / 0\n"
     )
     monkeypatch.syspath_prepend(folder)
     got = ask(capsys, "--module", "mine:fresh", "--seeds", "6", "--tokens", "24", "--out", "a.nc")
@@ -136,6 +171,7 @@ def test_a_factory_of_pytorchs_encoder(folder, capsys, monkeypatch):
     for name, message in [
         ("mine:number", "mine:number: got 'int', expected a torch.nn.Module"),
         ("mine:none", "cannot import mine:none"),
+        ("mine:fails", "mine:fails raised ZeroDivisionError: division by zero"),
         ("mine", "module: got 'mine', expected package.module:factory"),
     ]:
         assert cli.status(["probe", "--module", name, "--out", "c.nc"]) == 2
@@ -167,6 +203,7 @@ def test_a_factory_of_pytorchs_encoder(folder, capsys, monkeypatch):
         (["--config", "tiny.json", "--out", "a.txt"], "expected a name ending in .nc"),
         (["--config", "tiny.json", "--predict", "--light"], "--predict measures nothing"),
         (["."], "cannot read config.json"),
+        (["--config", "flat.npy"], "flat.npy is not JSON"),
     ],
 )
 def test_a_mistake_is_one_line(folder, capsys, arguments, message):

@@ -30,6 +30,9 @@ def probe(
     light: Annotated[bool, Parameter(help="Only what costs O(tokens), with fused attention.", negative=())] = False,
     predict: Annotated[bool, Parameter(help="The prediction alone; needs no PyTorch.", negative=())] = False,
     confirm: Annotated[bool, Parameter(help="Measure every row of the what-if table.", negative=())] = False,
+    save_embeddings: Annotated[
+        str | None, Parameter(help="A .npy for what enters the first block: simulate --start FILE.")
+    ] = None,
     out: Annotated[Path, Parameter(help="The result; a figure goes beside it.")] = Path("probe.nc"),
     overwrite: Overwrite = False,
     json: Json = False,
@@ -46,10 +49,12 @@ def probe(
     from synchronoise.probe.report import Asked, predict_only, table
     from synchronoise.probe.report import probe as run
 
-    asked = Asked(model, config, module, inputs, tokens, seeds, depth, blocks, beta, light)
+    asked = Asked(model, config, module, inputs, tokens, seeds, depth, blocks, beta, light, save_embeddings)
     if predict:
-        if confirm or blocks is not None or light:
-            raise UserError("--predict measures nothing", mend="leave out --confirm, --blocks and --light")
+        if confirm or blocks is not None or light or save_embeddings is not None:
+            raise UserError(
+                "--predict measures nothing", mend="leave out --confirm, --blocks, --light and --save-embeddings"
+            )
         result = predict_only(asked)
     else:
         try:

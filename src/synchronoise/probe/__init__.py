@@ -17,7 +17,7 @@ _HOME = {
     "bridge": ["TorchTransformer", "save_tokens", "torch_transformer"],
     "describing": ["describe", "trained_laws"],
     "drawn": ["DrawnTransformer"],
-    "measurement": ["measure", "measure_seeds"],
+    "measurement": ["embeddings", "measure", "measure_seeds"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
@@ -40,6 +40,6 @@ if TYPE_CHECKING:
     from .describing import describe, trained_laws
     from .drawn import DrawnTransformer
     from .layouts import ClonedWeightsWarning, find_layout
-    from .measurement import measure, measure_seeds
+    from .measurement import embeddings, measure, measure_seeds
     from .prediction import PredictionWarning, predict
     from .verdict import collapse_depths, shares, translate, what_if

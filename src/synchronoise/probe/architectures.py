@@ -246,7 +246,7 @@ def configuration(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         return dict(CONFIGURATIONS[str(source)])
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
-    if path.suffix != ".json":
+    if path.suffix != ".json" and not path.is_file():
         raise UserError(f"unknown model {str(source)!r}", mend=did_you_mean(str(source), CONFIGURATIONS))
     try:
         read = json.loads(path.read_text(encoding="utf-8"))

@@ -95,8 +95,13 @@ def _law(
     cosines = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
     generator = torch.Generator().manual_seed(0)
     one, other = (torch.randn(SAMPLES, d, generator=generator) for _ in range(2))
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        return mlp(x.to(gain.dtype)).float()  # of weights in half precision too
+
     moments = [
-        float((mlp(one) * mlp(c * one + (1 - c * c) ** 0.5 * other)).sum(1).mean() / d) for c in cosines.tolist()
+        float((written(one) * written(c * one + (1 - c * c) ** 0.5 * other)).sum(1).mean() / d)
+        for c in cosines.tolist()
     ]
     fit = np.polynomial.Chebyshev.fit(cosines, moments, NODES - 3, domain=[-1, 1])
     return BlockLaw(float((together**2).sum() / d), 0.0, 0.0, logits**2, fit, fit.deriv())

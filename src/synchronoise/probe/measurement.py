@@ -47,7 +47,7 @@ def measure(
     layout = find_layout(model, blocks)
     mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
     recorder = _Recorder(layout, mask, special_first, full, beta)
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         with torch.inference_mode(), ExitStack() as hooks:
@@ -62,8 +62,32 @@ def measure(
                     f"{type(model).__name__} does not take these inputs: {line}", mend="check their shape"
                 ) from None
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True
     return recorder.dataset()
+
+
+def embeddings(
+    model: nn.Module, inputs: torch.Tensor | Mapping[str, Any], *, blocks: str | None = None
+) -> torch.Tensor:
+    """The tokens that enter the first block, (batch, N, d).  Raises `UserError` as `measure` does.
+
+    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
+    >>> x = torch.randn(1, 8, 16)
+    >>> torch.equal(embeddings(encoder, x), x)
+    True
+    """
+    seen: list[torch.Tensor] = []
+    first = find_layout(model, blocks).blocks[0]
+    handle = first.register_forward_pre_hook(
+        lambda _module, args, kwargs: seen.append(_stream(args, kwargs).clone()) if not seen else None,
+        with_kwargs=True,
+    )
+    try:
+        measure(model, inputs, blocks=blocks, special_first=False, full=False)
+    finally:
+        handle.remove()
+    return seen[0]
 
 
 def _call(model: nn.Module, inputs: torch.Tensor | Mapping[str, Any]) -> None:
@@ -155,8 +179,8 @@ class _Recorder:
                 token_statistics(tokens.float(), special_first=self.special_first, full=self.full, beta=self.beta)
             )
         self.rows[self.layer, site] = seen
-        if site == "embedding" and self.full and self.mask is None:
-            self.overlaps = torch.einsum("bid,bjd->bij", x, x) / x.shape[-1]
+        if site == "embedding" and self.mask is None:
+            self.overlaps = torch.einsum("bid,bjd->bij", x.float(), x.float()) / x.shape[-1]
 
     def dataset(self) -> xr.Dataset:
         depth, batch = self.layer, len(next(iter(self.rows.values())))

@@ -49,6 +49,7 @@ class Asked:
     blocks: str | None = None
     beta: float = 1.0
     light: bool = False
+    save_embeddings: str | None = None
 
     def __post_init__(self) -> None:
         if sum(name is not None for name in (self.model, self.config, self.module)) != 1:
@@ -64,6 +65,10 @@ class Asked:
             raise UserError("depth", got=self.depth, expected="an integer >= 1", mend="change --depth")
         if self.module is not None and self.depth is not None:
             raise UserError("--depth and --module", mend="the factory knows its depth")
+        if self.save_embeddings is not None and Path(self.save_embeddings).suffix != ".npy":
+            raise UserError(
+                "save_embeddings", got=self.save_embeddings, expected="a name ending in .npy", mend="add it"
+            )
 
 
 def probe(
@@ -82,6 +87,9 @@ def probe(
     from synchronoise.probe.sources import from_configuration, from_factory, from_folder, with_inputs
 
     out = check_result(out, KIND, overwrite=overwrite)
+    start_file = None if asked.save_embeddings is None else Path(asked.save_embeddings)
+    if start_file is not None and start_file.exists() and not overwrite:
+        raise UserError(f"{start_file} exists", mend="--overwrite, or another name")
     options = {"tokens": asked.tokens}
     if asked.module is not None:
         source = from_factory(asked.module, **options)
@@ -102,6 +110,8 @@ def probe(
     report: dict[str, Any] = {"model": source.name, "weights": "random" if source.random else "given"}
     report |= {"inputs": asked.inputs, "seeds": seeds, "depth": measured.sizes["layer"] - 1}
     start = None if source.plain and source.random else measured.get("embedding_overlaps")
+    if start_file is not None:
+        report["embeddings"] = save_first_tokens(source, start_file, asked.blocks)
     result = measured.drop_vars("embedding_overlaps", errors="ignore")
     which = source.architecture
     if which is not None:
@@ -132,6 +142,18 @@ def probe(
     save(result.drop_attrs(), out, provenance, kind=KIND)
     words = f"{source.name}, {report['weights']} weights, {asked.inputs} inputs: {seeds} runs"
     return report | {"file": str(out), "picture": save_figure(probe_figure(result, words), out)}
+
+
+def save_first_tokens(source: Any, path: Path, blocks: str | None) -> str:
+    """Write what enters the first block in the first run, divided by its lengths: a start of `simulate`."""
+    import torch
+
+    from synchronoise.probe.bridge import save_tokens
+    from synchronoise.probe.measurement import embeddings
+
+    torch.manual_seed(0)
+    model = source.build(0)
+    return str(save_tokens(embeddings(model, source.inputs(model, 0), blocks=blocks)[0].float(), path))
 
 
 def given_laws(model: Any) -> Any:
@@ -269,4 +291,6 @@ def table(report: dict[str, Any]) -> str:
                 told = "confirmed" if row["confirmed"] else "not confirmed"
                 line += f"   measured {row['measured']:.4f}, error by layer {row['error']:.4f}: {told}"
             lines.append(line)
+    if "embeddings" in report:
+        lines.append(f"wrote {report['embeddings']}: synchronoise simulate --start {report['embeddings']}")
     return "\n".join(lines + ([f"wrote {report['file']} and {report['picture']}"] if "file" in report else []))

@@ -112,7 +112,12 @@ def from_factory(name: str, *, tokens: int) -> Source:
         sys.path.pop(0)
 
     def build(seed: int) -> nn.Module:
-        made = factory()
+        try:
+            made = factory()
+        except Exception as failure:  # whatever code of the user's raises
+            raise UserError(
+                f"{name} raised {type(failure).__name__}: {' '.join(str(failure).split())[:160]}", mend="mend it"
+            ) from failure
         if not isinstance(made, nn.Module):
             raise UserError(name, got=type(made).__name__, expected="a torch.nn.Module", mend="return the model")
         return made
@@ -139,10 +144,16 @@ def random_inputs(tokens: int) -> Callable[[nn.Module, int], Any]:
             return {"input_ids": torch.randint(0, vocabulary, (1, tokens))}
         size = getattr(config, "image_size", None)
         if size is not None:
-            return {"pixel_values": torch.randn(1, getattr(config, "num_channels", 3), size, size)}
-        return torch.randn(1, tokens, _width(model))
+            pixels = torch.randn(1, getattr(config, "num_channels", 3), size, size)
+            return {"pixel_values": pixels.to(_precision(model))}
+        return torch.randn(1, tokens, _width(model)).to(_precision(model))
 
     return inputs
+
+
+def _precision(model: nn.Module) -> torch.dtype:
+    """That of the weights: half precision takes no single one."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _width(model: nn.Module) -> int:
@@ -190,8 +201,13 @@ def _vectors(path: Path) -> Callable[[nn.Module, int], Any]:
             str(path), got=f"{x.dtype} of shape {x.shape}", expected="finite floats (tokens, d) or (batch, tokens, d)",
             mend="save such an array",
         )  # fmt: skip
-    vectors = torch.from_numpy(x if x.ndim == 3 else x[None]).float()
-    return lambda model, seed: {"inputs_embeds": vectors} if hasattr(model, "config") else vectors
+    vectors = torch.from_numpy(x if x.ndim == 3 else x[None])
+
+    def given(model: nn.Module, seed: int) -> Any:
+        cast = vectors.to(_precision(model))
+        return {"inputs_embeds": cast} if hasattr(model, "config") else cast
+
+    return given
 
 
 def _text(path: Path, folder: Path, tokens: int) -> list[list[int]]:
@@ -207,7 +223,14 @@ def _text(path: Path, folder: Path, tokens: int) -> list[list[int]]:
         ) from None
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     unknown = ids.count(tokenizer.unk_token_id) if tokenizer.unk_token_id is not None else 0
-    if len(ids) < 3 or unknown > UNKNOWN_SHARE * len(ids):
+    if len(ids) < 3:
+        raise UserError(
+            f"{path}",
+            got=f"{len(ids)} tokens",
+            expected="at least 3",
+            mend=f"a longer text, or the tokenizer in {folder}",
+        )
+    if unknown > UNKNOWN_SHARE * len(ids):
         raise UserError(
             f"{path}: {unknown} of {len(ids)} tokens are unknown to the tokenizer in {folder}", mend="give another text"
         )
