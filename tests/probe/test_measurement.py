@@ -241,6 +241,14 @@ def test_bad_input_is_one_line_and_leaves_no_hook():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+def test_an_encoder_of_one_layer_many_times_shares_its_blocks():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3)
+    assert not sn.probe.describe(encoder).shared_blocks
+    encoder.layers = nn.ModuleList([encoder.layers[0]] * 3)
+    assert sn.probe.describe(encoder).shared_blocks
+    assert measure(encoder, torch.randn(1, 8, 16)).sizes["layer"] == 4
+
+
 def test_a_model_in_training_is_measured_without_dropout_and_left_as_it_was():
     model = build("bert").train()
     model.encoder.layer[0].eval()

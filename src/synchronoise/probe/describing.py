@@ -60,6 +60,7 @@ def _encoder(encoder: nn.TransformerEncoder) -> Architecture | None:
         mlp_out_std=_spread(block.linear2.weight), value_bias=_spread(biases[2]),
         output_bias=_spread(attention.out_proj.bias), mlp_in_bias=_spread(block.linear1.bias),
         mlp_out_bias=_spread(block.linear2.bias), positional="none",
+        shared_blocks=len(set(encoder.layers)) < len(encoder.layers),
     )  # fmt: skip
 
 

@@ -345,7 +345,7 @@ def _announce(which: Architecture, logit_std: float, given: bool) -> None:
     if which.dim < SMALL_DIM:
         reasons.append(f"d = {which.dim} is small (an expansion in 1/d is used)")
     if which.shared_blocks and which.depth > 1:
-        reasons.append("all blocks share their weights (independent ones are assumed)")
+        reasons.append("blocks share their weights (independent ones are assumed)")
     if reasons:
         warnings.warn(
             f"the prediction for {which.name} is rough: {'; '.join(reasons)}", PredictionWarning, stacklevel=3
