@@ -52,6 +52,23 @@ def test_spde_in_other_dimensions(tmp_path, x64):
     assert data["solver"] == "lagrangian"
 
 
+def test_spde_says_where_it_sums_densely(tmp_path, x64):
+    """Between two narrow peaks a denominator is far below e^β; with a small β none is."""
+    peaks = {**SMALL, "layers": 2, "horizon": 0.02, "every": 1, "tokens": 256, "start": "clusters", "clusters": 2,
+             "spread": 0.4, "noise": "none"}  # fmt: skip
+    for solver in ("eulerian", "lagrangian"):
+        with pytest.warns(UserWarning, match="of 256 points.*summed densely"):
+            spde({**peaks, "beta": 50.0}, tmp_path / f"{solver}.nc", solver=solver, cells=256)
+        assert load(tmp_path / f"{solver}.nc", kind="spde")[0]["dense_tokens"].max() > 0
+    spde({**peaks, "beta": 1.0}, tmp_path / "none.nc", cells=256)  # a warning would be an error
+
+
+@pytest.mark.parametrize("settings", [{"horizon": 1e6, "layers": 2}, {"beta": 0.0, "layers": 2, "horizon": 0.01}])
+def test_spde_draws_what_stops_at_once_or_has_no_energy(tmp_path, settings, x64):
+    result = spde({**SMALL, "every": 1, **settings}, tmp_path / "r.nc", cells=64)
+    assert (result["time"] == 0) == (settings["horizon"] == 1e6)
+
+
 @pytest.mark.parametrize(
     ("settings", "how", "words"),
     [

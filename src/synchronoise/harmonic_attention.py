@@ -12,12 +12,14 @@ sum is made densely.  A token of weight w sees itself, so for β > 0 only tokens
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Bool
 
 from ._arrays import Array, Float, Tokens, Weights
@@ -161,3 +163,17 @@ class DenseTokens(Observable):
 
     def __call__(self, x: Tokens, weights: Weights | None) -> Array:
         return jnp.sum(self.attention.lost(x, weights)).astype(x.dtype)
+
+
+def warn_of_dense(result: xr.Dataset, points: int, what: str = "tokens") -> None:
+    """Say how many of so many points had their attention summed densely, by the `DenseTokens` of a result.
+
+    >>> warn_of_dense(xr.Dataset({"dense_tokens": ("layer", [0, 0])}), 8)
+    """
+    most = int(result["dense_tokens"].max()) if DenseTokens.name in result else 0
+    if most:
+        warnings.warn(
+            f"harmonics lose the digits of up to {most} of {points} {what}, far from all others: "
+            "their attention was summed densely",
+            stacklevel=3,
+        )

@@ -26,7 +26,7 @@ def circle_figure(result: xr.Dataset, caption: str) -> Figure:
         density = result["mass"].values * result.sizes["cell"]
         image = left.imshow(
             density.T, origin="lower", aspect="auto", cmap="viridis", norm=_norm(density), interpolation="nearest",
-            extent=(0, float(result["time"][-1]), 0, 360),
+            extent=(0, float(result["time"][-1]) or 1e-3, 0, 360),  # a run may stop at once
         )  # fmt: skip
         left.set(xlabel="time t", ylabel="angle (degrees)", yticks=[0, 90, 180, 270, 360])
         figure.colorbar(image, ax=left, label="density / uniform", extend="min")
@@ -111,7 +111,7 @@ def _energy(axis: Axes, result: xr.Dataset) -> None:
         if "energy_bound" in result:
             axis.plot(at, result["energy_bound"].values, color=RED, linestyle=(0, (4, 2)), label="bound of Theorem 1.4")
     axis.set(xlabel="time t", ylabel=r"energy $E_\beta$")
-    axis.set_ylim(bottom=0, top=1.6 * float(np.nanmax(result["energy"].values)))
+    axis.set_ylim(bottom=0, top=1.6 * float(np.nanmax(result["energy"].values)) or 1.0)  # β = 0 has no energy
     axis.legend(frameon=False)
 
 

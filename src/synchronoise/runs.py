@@ -20,7 +20,7 @@ import xarray as xr
 from synchronoise.budget import Memory, available_memory, check_memory, memory, seconds_per_layer
 from synchronoise.config import TOKEN_FILES, RunConfig, command, configure
 from synchronoise.errors import RunError, UserError
-from synchronoise.harmonic_attention import DenseTokens, HarmonicAttention
+from synchronoise.harmonic_attention import DenseTokens, HarmonicAttention, warn_of_dense
 from synchronoise.model import Transformer
 from synchronoise.observables import Energy, Observable, OverlapHistogram, OverlapQuantiles
 from synchronoise.pictures import draw_run
@@ -257,12 +257,7 @@ def produce(
         raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
     dataset = run(job, out, overwrite=overwrite, resume=resume, progress=progress)
     draw_run(job.config, dataset, picture)
-    if "dense_tokens" in dataset and dataset["dense_tokens"].max() > 0:
-        warnings.warn(
-            f"harmonics lose the digits of up to {int(dataset['dense_tokens'].max())} of {job.config.tokens} tokens, "
-            "far from all others: their attention was summed densely",
-            stacklevel=2,
-        )
+    warn_of_dense(dataset, job.config.tokens)
     energy = dataset["energy"].values.astype(float)
     median = dataset["overlap_quantiles"].sel(quantile=0.5).values.astype(float)
     ends: dict[str, Any] = {

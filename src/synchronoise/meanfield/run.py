@@ -15,7 +15,7 @@ from ..banks import frozen_field
 from ..clusters import check_result
 from ..config import TOKEN_FILES, RunConfig, noise_terms
 from ..errors import UserError
-from ..harmonic_attention import HarmonicAttention
+from ..harmonic_attention import DenseTokens, HarmonicAttention, warn_of_dense
 from ..harmonics import DIMENSIONS
 from ..model import Transformer
 from ..noise import MLP, DrawnMLP, Noise, SumNoise
@@ -91,6 +91,7 @@ def spde(
             result = result.merge(_mean_energy(model, density, job.start, config))
             bar.advance(1)
     result.attrs.setdefault("stopped", "")
+    warn_of_dense(result, _points(config, grid, solver), "points")
     words = caption(config)
     if solver == "eulerian" and grid is not None:
         words = words.replace(f"N = {config.tokens} tokens", f"{grid.cells} cells")
@@ -136,12 +137,17 @@ def _grid(config: RunConfig, cells: int | None) -> Grid | None:
     return CircleGrid(count) if config.dim == 2 else SphereGrid(count)
 
 
+def _points(config: RunConfig, grid: Grid | None, solver: str) -> int:
+    """How many points the attention is a sum over."""
+    if grid is None or solver == "lagrangian":
+        return config.tokens
+    return grid.cells * (SUB**2 if config.dim == 3 else 1)
+
+
 def _attention(config: RunConfig, grid: Grid | None, solver: str) -> Any:
     """The attention, in harmonics wherever that is possible."""
     attention = attention_of(config.model_copy(update={"tokens": max(config.tokens, 10**6)}))
-    points = (
-        config.tokens if grid is None or solver == "lagrangian" else grid.cells * (SUB**2 if config.dim == 3 else 1)
-    )
+    points = _points(config, grid, solver)
     if attention is not None and not isinstance(attention, HarmonicAttention) and points > MOST_DENSE:
         raise UserError(
             f"{config.attention} attention is summed densely, over {points} points", expected=f"at most {MOST_DENSE}",
@@ -150,12 +156,13 @@ def _attention(config: RunConfig, grid: Grid | None, solver: str) -> Any:
     return attention
 
 
-def _observers(config: RunConfig) -> tuple[Observable, ...]:
-    return (SmoothEnergy(config.beta) if config.dim in DIMENSIONS else Energy(config.beta),)
+def _observers(model: Transformer, config: RunConfig) -> tuple[Observable, ...]:
+    energy = SmoothEnergy(config.beta) if config.dim in DIMENSIONS else Energy(config.beta)
+    return (energy, DenseTokens(model.attention)) if isinstance(model.attention, HarmonicAttention) else (energy,)
 
 
 def _by_tokens(model: Transformer, points: Any, config: RunConfig, grid: Grid | None) -> xr.Dataset:
-    observers = _observers(config) if grid is None else (*_observers(config), Masses(grid))
+    observers = (*_observers(model, config), *([] if grid is None else [Masses(grid)]))
     result = lagrangian(
         model, *points, replicas=1, seed=config.seed, observers=observers, every=config.every, dtype=config.dtype
     )
@@ -169,8 +176,8 @@ def _mean_energy(model: Transformer, density: Density, start: Any, config: RunCo
     few = min(config.tokens, POINTS_OF_A_MEAN)
     points = (start, None) if isinstance(start, np.ndarray) else quadrature(density, config.dim, few)
     run = lagrangian(
-        model, *points, replicas=config.replicas, seed=config.seed, observers=_observers(config), every=config.every,
-        dtype=config.dtype,
+        model, *points, replicas=config.replicas, seed=config.seed, observers=_observers(model, config),
+        every=config.every, dtype=config.dtype,
     )  # fmt: skip
     energy = run["energy"].values.astype(float)
     found = {"energy_mean": energy.mean(axis=0), "energy_se": energy.std(axis=0, ddof=1) / math.sqrt(len(energy))}

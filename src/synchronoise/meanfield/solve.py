@@ -13,6 +13,7 @@ import xarray as xr
 
 from .._arrays import Array, PRNGKey, Scalar, Tokens, Weights
 from ..errors import RunError, UserError
+from ..harmonic_attention import DenseTokens, HarmonicAttention
 from ..harmonics import degrees
 from ..model import Transformer, cast
 from ..observables import Observable
@@ -114,7 +115,7 @@ def solve(
             f"the map of a layer folds the circle before layer {layers[np.argmax(folded[:good])]}; use more --layers"
         )
     h = model.horizon / model.layers
-    dims = {"mass": ("layer", "cell"), "energy": ("layer",)}
+    dims = {"mass": ("layer", "cell"), "energy": ("layer",), DenseTokens.name: ("layer",)}
     variables = {name: (dims.get(name, ("layer", "harmonic")), values[:good]) for name, values in found.items()}
     dataset = xr.Dataset(
         variables,
@@ -140,7 +141,10 @@ def _solve(
     def watch(state: Any, explained: Array, first: Array, resolved: Array, upright: Array) -> dict[str, Array]:
         cloud, masses = grid.cloud(state), grid.masses(state)
         now = means(*cloud, DEGREE)
-        return {
+        dense = {}
+        if isinstance(model.attention, HarmonicAttention):
+            dense[DenseTokens.name] = DenseTokens(model.attention)(*cloud)
+        return dense | {
             "mass": masses, "energy": smooth_energy(*cloud, beta), "harmonic_mean": now,
             "weak_residual": now - first - explained, "resolved": resolved, "upright": upright,
         }  # fmt: skip
