@@ -39,6 +39,16 @@ def test_a_noise_beside_the_field_counts_in_how_close_tokens_come(beside):
     assert type(noise_of(configure({**given, "noise": f"mlp+{beside}:0.03"})).parts[0]) is sn.GaussianField
 
 
+def test_a_smooth_kernel_on_many_tokens_of_low_dimension_goes_by_features():
+    """tanh, d = 3: the pivots of 64 tokens are rounding in float32, and blur near tokens by .026 (by .13 at 200)."""
+    smooth = {"width": "inf", "activation": "tanh", "dim": 3, "attention": "none", "horizon": 0.1}
+    assert route(**smooth, tokens=64) is sn.DrawnMLP
+    assert route(**smooth, tokens=4) is sn.GaussianField
+    assert route(**{**smooth, "dim": 64}, tokens=64) is sn.GaussianField
+    assert route(**{**smooth, "activation": "relu", "dim": 16}, tokens=32) is sn.GaussianField
+    assert route(**smooth, tokens=64, route="cholesky") is sn.GaussianField
+
+
 def test_a_finite_width_is_drawn_where_that_is_less_work():
     assert route(width=2048, dim=128, tokens=32) is sn.InLawMLP
     assert route(width=16, dim=4) is sn.DrawnMLP

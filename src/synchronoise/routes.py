@@ -52,6 +52,7 @@ ATTENTIONS = {
 MANY_TOKENS = 2000  # from here on harmonics are faster than a dense sum
 MOST_FACTORED = 1024  # tokens; the Cholesky factor costs n³, features cost n
 FEATURES = 16  # fresh features of a layer of the limit: weak error O((1 + 2/16) T/L)
+DIGITS_LEFT = 1e3  # the smallest eigenvalue of κ(Gram) above so many roundings of κ(1)
 MARGIN = 5.0  # how far above the floor of a route its tokens should stay
 
 
@@ -125,16 +126,14 @@ def layer_noise(law: MLP, config: RunConfig) -> Noise:
 def limit_noise(law: MLP, config: RunConfig) -> Noise:
     """The Gaussian field by its Cholesky factor, by narrow fresh features (in law the same) or in harmonics.
 
-    Features where the factor is too large, or where tokens may come closer than it resolves.
+    Features where the factor is too large or has too few digits, or where tokens may come closer than it resolves.
     """
     routes: dict[str, Callable[[], Noise]] = {
         "cholesky": lambda: GaussianField(law),
         "features": lambda: DrawnMLP(law, FEATURES),
         "harmonics": lambda: HarmonicField(law, degree=48 if law.dim == 2 else 12),
     }
-    routes["auto"] = lambda: routes[
-        "features" if config.tokens > MOST_FACTORED or _too_close(GaussianField(law), config) else "cholesky"
-    ]()
+    routes["auto"] = lambda: routes["cholesky" if _factor_serves(GaussianField(law), config) else "features"]()
     return _route(config.route, routes, "the Gaussian field")
 
 
@@ -142,6 +141,22 @@ def _route(name: str, routes: dict[str, Callable[[], Noise]], what: str) -> Nois
     if name not in routes:
         raise UserError("route", got=name, expected=f"for {what}: {', '.join(routes)}", mend="use --route auto")
     return routes[name]()
+
+
+def _factor_serves(field: GaussianField, config: RunConfig) -> bool:
+    return config.tokens <= MOST_FACTORED and not _degenerate(field, config) and not _too_close(field, config)
+
+
+def _degenerate(field: GaussianField, config: RunConfig) -> bool:
+    """Whether κ has fewer digits than tokens have directions: a smooth κ on many tokens of a low dimension.
+
+    The smallest eigenvalue of κ(Gram) at so many uniform tokens, in float64: what the factor keeps of it is rounding of
+    the run's dtype divided by pivots as small as it.
+    """
+    x = np.random.default_rng(0).standard_normal((config.tokens, config.dim))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    smallest = np.linalg.eigvalsh(field.mlp.kernel()(np.clip(x @ x.T, -1, 1)))[0]
+    return bool(smallest < DIGITS_LEFT * np.finfo(config.dtype).eps * field.kappa_1)
 
 
 def _too_close(field: GaussianField, config: RunConfig) -> bool:
