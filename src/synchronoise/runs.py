@@ -50,7 +50,7 @@ def prepare(values: Mapping[str, object], *, source: str = "") -> Job:
     When the start is a file of tokens, `tokens` and `dim` come from it, and must agree with it when given
     as well. Raises `UserError` for the first setting that is wrong.
 
-    >>> prepare({"dim": 4, "tokens": 8, "width": "inf"}).model.route
+    >>> prepare({"dim": 4, "tokens": 8, "width": "inf", "horizon": 1.0}).model.route
     'Gaussian field, Cholesky factor'
     """
     rows = None
