@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 Row = dict[str, Any]
 
 
@@ -38,17 +40,29 @@ def figure(rows: list[Row], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogFormatterSciNotation, NullFormatter
 
     rows = [row for row in rows if row["case"] == "ensemble"]
     settings = list(dict.fromkeys(row["setting"] for row in rows))
-    _, axes = plt.subplots(1, len(settings), figsize=(4.2 * len(settings), 3.6), layout="constrained", squeeze=False)
-    for axis, setting in zip(axes[0], settings, strict=True):
+    columns = min(2, len(settings))
+    grid = (-(-len(settings) // columns), columns)
+    _, axes = plt.subplots(*grid, figsize=(6 * columns, 3.2 * grid[0]), layout="constrained", squeeze=False)
+    for axis, setting in zip(axes.flat, settings, strict=False):
         here = [row for row in rows if row["setting"] == setting][::-1]
-        colours = ["C3" if row["method"] == "synchronoise" else "0.6" for row in here]
-        bars = axis.barh([row["method"] for row in here], [row["value"] for row in here], color=colours)
-        axis.bar_label(bars, [f"{row['value']:.3g}" for row in here], padding=3, fontsize=8)
+        names = [row["method"].replace(", in our batches", ",\nin our batches") for row in here]
+        values = [row["value"] for row in here]
+        colours = ["C3" if row["method"] == "synchronoise" else "0.4" for row in here]
+        axis.scatter(values, names, c=colours, s=45, zorder=3)
+        for value, name in zip(values, names, strict=True):
+            axis.annotate(f"{value:.3g}" if value < 1000 else f"{value:.0f}", (value, name), (8, -3),
+                          textcoords="offset points", fontsize=8)  # fmt: skip
         axis.set(title=setting, xlabel="µs per replica and step (log scale)", xscale="log")
-        axis.margins(x=0.25)
+        axis.set(xlim=(10 ** np.floor(np.log10(min(values))), 10 ** (np.ceil(np.log10(max(values))) + 0.2)))
+        axis.xaxis.set_major_formatter(LogFormatterSciNotation())
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.grid(axis="x", which="both", alpha=0.25)
         axis.tick_params(labelsize=8)
-    plt.savefig(path, dpi=130)
+    for axis in axes.flat[len(settings) :]:
+        axis.remove()
+    plt.savefig(path, dpi=110)
     plt.close()
