@@ -169,12 +169,17 @@ def check_delta(delta: float) -> None:
 def check_result(out: str | Path, kind: str, *, overwrite: bool) -> Path:
     """Refuse, before anything is computed, an output that should not be written: `overwrite` replaces its own kind.
 
+    The picture that goes beside it counts as well.
+
     >>> check_result("clusters.png", "clusters", overwrite=False)
     Traceback (most recent call last):
     synchronoise.errors.UserError: output 'clusters.png': got '.png', expected a name ending in .nc; ...
     """
     if not (overwrite and Path(out).exists()):
-        return check_output(out)
+        path, picture = check_output(out), Path(out).with_suffix(".png")
+        if picture.exists() and not overwrite:
+            raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
+        return path
     load(out, kind=kind)
     return Path(out)
 

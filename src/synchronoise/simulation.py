@@ -88,13 +88,7 @@ def simulate(
     """
     if replicas < 1:
         raise UserError("replicas", got=replicas, expected="an integer >= 1", mend="use --replicas 16")
-    if every < 1 or model.layers % every:
-        raise UserError("every", got=every, expected=f"a divisor of layers={model.layers}", mend="use --every 1")
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise UserError(
-            "dtype", got=dtype, expected="float32 (JAX's 64-bit mode is off)",
-            mend="call jax.config.update('jax_enable_x64', True) first",
-        )  # fmt: skip
+    check_run(model, every, dtype)
     if save_tokens:
         observers = (*observers, Positions())
     keys = replica_keys(seed, replicas)
@@ -124,6 +118,17 @@ def simulate(
             warnings.warn(f"interrupted: the result stops at layer {reached} of {model.layers}", stacklevel=2)
     _warn_at_floor(model, state.tokens)
     return _dataset(model, start, state, observers, every, seed, dtype)
+
+
+def check_run(model: Transformer, every: int, dtype: str) -> None:
+    """Refuse a stride between observed layers that misses the last one, and a dtype that JAX would cut down."""
+    if every < 1 or model.layers % every:
+        raise UserError("every", got=every, expected=f"a divisor of layers={model.layers}", mend="use --every 1")
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise UserError(
+            "dtype", got=dtype, expected="float32 (JAX's 64-bit mode is off)",
+            mend="call jax.config.update('jax_enable_x64', True) first",
+        )  # fmt: skip
 
 
 def _begin(start: Start | np.ndarray | Array, keys: Key[Array, " replica"], dtype: str) -> np.ndarray:

@@ -97,9 +97,6 @@ def converge_tokens(
     model = model_of(config, max(counts))
     check_scope(model, field=True)
     out = check_result(out, "chaos", overwrite=overwrite)
-    picture = out.with_suffix(".png")
-    if picture.exists() and not overwrite:
-        raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
     with Progress("tokens", len(counts) + len(CHAOS_LEVELS), "level", shown=progress) as bar:
         distances = measure_distances(config, counts, bar)
         correlations = measure_chaos(config, CHAOS_NOISES // (8 if quick else 1), bar)

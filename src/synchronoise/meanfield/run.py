@@ -74,9 +74,6 @@ def spde(
     model = Transformer(_attention(config, grid, solver), noise, layers=config.layers, horizon=config.horizon)
     check_scope(model, field=solver == "eulerian")
     out = check_result(out, "spde", overwrite=overwrite)
-    picture = out.with_suffix(".png")
-    if picture.exists() and not overwrite:
-        raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
     density = None if isinstance(job.start, np.ndarray) else density_of(config)
     with Progress("spde", 2 if config.replicas > 1 else 1, "part", shown=progress) as bar:
         if solver == "eulerian" and grid is not None:

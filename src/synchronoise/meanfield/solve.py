@@ -18,6 +18,7 @@ from ..harmonics import degrees
 from ..model import Transformer, cast
 from ..observables import Observable
 from ..randomness import replica_keys, step_key
+from ..simulation import check_run
 from ..spectral import exponential_degree, exponential_weights
 from .eulerian import Grid
 from .initial import Density
@@ -92,13 +93,7 @@ def solve(
     (5, 32)
     """
     check_scope(model, field=True)
-    if every < 1 or model.layers % every:
-        raise UserError("every", got=every, expected=f"a divisor of layers={model.layers}", mend="use --every 1")
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise UserError(
-            "dtype", got=dtype, expected="float32 (JAX's 64-bit mode is off)",
-            mend="call jax.config.update('jax_enable_x64', True) first",
-        )  # fmt: skip
+    check_run(model, every, dtype)
     start = jnp.asarray(grid.begin(density), dtype)
     if not bool(grid.resolved(start)):
         raise UserError("the initial density is narrower than the grid", mend="use more --cells, or weighted tokens")
