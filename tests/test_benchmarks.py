@@ -33,7 +33,7 @@ def energies(tokens):
 def test_other_programs_solve_the_same_equation(program, benchmarks):
     """Mean energy of 256 × 4 tokens, d = 5, at T = 1 in 50 steps, within 5 standard errors of ours and of theirs."""
     if find_spec({"numpy": "numpy"}.get(program, program)) is None:
-        pytest.skip(f"{program} is not installed (extra `bench`)")
+        pytest.skip(f"{program} is not installed: pip install -c constraints.txt 'synchronoise[bench]'")
     import others
 
     size, layers = (256, 4, 5), 50
