@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "dim": 2, "beta": 2.0, "sigma_u": 0.3, "width": "inf", "layers": 40, "horizon": 0.5, "replicas": 24,
     "dtype": "float64",
 }  # fmt: skip
+NOISES: dict[object, int] = {3: 72}  # the logarithm leaves less room between a slope and its rate
 LEVELS = {2: (16, 32, 64, 128, 256, 512)}
 LEVELS_ABOVE = (64, 128, 256, 512)  # higher up the sphere looks curved to fewer tokens
 QUICK_LEVELS = (16, 32, 64)
@@ -81,7 +82,8 @@ def converge_tokens(
     ``given`` are names of `RunConfig`; ``levels`` the numbers N.  Writes ``out`` and a figure beside it.  Raises
     `UserError` for what has no SPDE, for a start that is not uniform, and without POT where W_2 needs it.
     """
-    job = prepare({**DEFAULTS, **({"replicas": 8} if quick else {}), **given})
+    noises = 8 if quick else NOISES.get(given.get("dim"), DEFAULTS["replicas"])
+    job = prepare({**DEFAULTS, "replicas": noises, **given})
     config = job.config
     if levels is None:
         levels = QUICK_LEVELS if quick else LEVELS.get(config.dim, LEVELS_ABOVE)
@@ -181,6 +183,7 @@ def _summary(
     exponent, logarithm = rate(config.dim)
     scale = np.log(tokens) if logarithm else np.ones(len(tokens))
     slopes = {kind: fit.slope(tokens, values / scale) for kind, values in distances.items()}
+    slopes["independent"] = fit.slope(tokens, distances["independent"])  # two measures, no sample of one
     means = {kind: fit.resampled_means(values) for kind, values in distances.items()}
     chaos_tokens = np.array(CHAOS_LEVELS)
     given, anyway = (np.abs(correlations[kind].mean(axis=0)) for kind in ("given", "any"))
