@@ -91,7 +91,7 @@ def _largest_eigenvalue(cosine: torch.Tensor) -> float:
 
 def _clusters(near: torch.Tensor) -> int:
     """Connected components of the graph of near tokens, from its edges: most often there are few."""
-    first, second = (index.numpy() for index in near.nonzero(as_tuple=True))
+    first, second = (index.cpu().numpy() for index in near.nonzero(as_tuple=True))
     edges = coo_array((np.ones(first.size, bool), (first, second)), shape=tuple(near.shape))
     return int(connected_components(edges, directed=False)[0])
 
@@ -99,7 +99,7 @@ def _clusters(near: torch.Tensor) -> int:
 def _quantiles(cosine: torch.Tensor) -> list[float]:
     """Order statistics of the pairs; partitioned, not sorted, which would cost more than all the rest."""
     n = len(cosine)
-    pairs = cosine.numpy()[np.triu_indices(n, 1)]
+    pairs = cosine.cpu().numpy()[np.triu_indices(n, 1)]
     places = [min(int(q * pairs.size), pairs.size - 1) for q in QUANTILES]
     return np.partition(pairs, places)[places].tolist()
 
