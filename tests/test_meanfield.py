@@ -20,6 +20,7 @@ from synchronoise import (
     UserError,
     VectorNoise,
     simulate,
+    simulation,
 )
 from synchronoise.banks import HarmonicField
 from synchronoise.harmonics import degrees
@@ -161,6 +162,25 @@ def test_grids_and_weighted_tokens_solve_one_equation(dim, x64):
     heavy = mass > 1e-6
     distance = [wasserstein2(grid.centres[heavy], end, mass[heavy], w) ** 0.5 for end in (same, other)]
     assert distance[0] < grid.width < distance[1] / 2
+
+
+def test_an_interrupted_flow_is_no_solution(monkeypatch):
+    """Ctrl-C in the second chunk raises: a part must not be taken for the whole.  Asked for, the part comes back."""
+    advance, calls = simulation._run_chunk, []
+
+    def second_is_interrupted(*arguments, **how):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return advance(*arguments, **how)
+
+    monkeypatch.setattr(simulation, "_run_chunk", second_is_interrupted)
+    model, x = circle_model(noise=None, layers=40), uniform_tokens(5, 2)
+    with pytest.raises(KeyboardInterrupt, match="at layer 2 of 40"):
+        lagrangian(model, x, replicas=1, dtype="float32")
+    calls.clear()
+    with pytest.warns(UserWarning, match="stops at layer 2"):
+        assert lagrangian(model, x, replicas=1, dtype="float32", partial=True).sizes["layer"] == 3
 
 
 @pytest.mark.slow

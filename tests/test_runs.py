@@ -231,6 +231,7 @@ def test_an_output_is_never_overwritten_unasked(tmp_path, capsys):
     assert out.read_text() == "somebody's notes"
 
 
+@pytest.mark.filterwarnings("ignore:nothing to resume")
 def test_a_picture_of_somebody_is_not_overwritten_by_resuming(tmp_path, capsys):
     out, picture = tmp_path / "run.nc", tmp_path / "run.png"
     picture.write_text("somebody's picture")

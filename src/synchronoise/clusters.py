@@ -198,14 +198,10 @@ def watch(job: Job, observers: Sequence[Observable], *, progress: bool = False) 
         job.model, tokens=n, dim=d, replicas=config.replicas, observed=observed, rows=rows, dtype=config.dtype
     )
     check_memory(need, available_memory())
-    dataset = simulate(
+    return simulate(
         job.model, job.start, replicas=config.replicas, seed=config.seed, observers=observers, every=config.every,
-        save_tokens=config.save_tokens, dtype=config.dtype, progress=progress,
+        save_tokens=config.save_tokens, dtype=config.dtype, progress=progress, partial=False,
     )  # fmt: skip
-    completed = dataset.attrs["completed_layers"]
-    if completed < job.model.layers:
-        raise KeyboardInterrupt(f"interrupted at layer {completed} of {job.model.layers}; nothing was written")
-    return dataset
 
 
 def cluster_report(dataset: xr.Dataset, delta: float) -> dict[str, Any]:

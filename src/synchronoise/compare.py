@@ -30,6 +30,8 @@ from .theory import (
     vector_noise,
 )
 
+# Few tokens are cheap, and their late mean energy is carried by rare pairs: many replicas.
+PAIRED_REPLICAS = 2048
 COMPARED = ("mlp", "field", "private", "vector", "values")
 
 
@@ -93,6 +95,8 @@ def compare_noises(
             raise UserError(f"unknown noise {name!r}", mend=did_you_mean(name, COMPARED))
     if len(set(noises)) < len(noises):
         raise UserError("noises", got=list(noises), expected="different ones", mend="name each of them once")
+    usual = configure(given)
+    given = {"replicas": max(usual.replicas, PAIRED_REPLICAS // usual.tokens), **given}
     config = configure(given)
     speed = Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w).kappa_1
     out = check_result(out, "comparison", overwrite=overwrite)

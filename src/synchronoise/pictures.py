@@ -82,7 +82,8 @@ def caption(config: RunConfig) -> str:
     attention = "no attention"
     if config.attention != "none" and config.attention_scale != 0:
         attention = f"{config.attention} attention (β = {config.beta:g}, scale {config.attention_scale:g})"
+    runs = "1 replica" if config.replicas == 1 else f"{config.replicas} replicas"
     return (
         f"{layers}, {attention}\nN = {config.tokens} tokens, d = {config.dim}, L = {config.layers}, "
-        f"T = {config.horizon:g}, {config.replicas} replicas from {config.start}, seed {config.seed}, {config.dtype}"
+        f"T = {config.horizon:g}, {runs} from {config.start}, seed {config.seed}, {config.dtype}"
     )

@@ -127,10 +127,10 @@ def _figure(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    size = (PAGE_WIDTH if panels > 1 or rows else 4.6, 5.2 if rows else 3.2 * height)
+    size = (PAGE_WIDTH if panels > 1 or rows else 0.8 * PAGE_WIDTH, 5.2 if rows else 3.2 * height)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(caption, fontsize=8)
+    figure.suptitle(caption, fontsize=8, wrap=True)
     if rows:
         return figure, figure.add_gridspec(len(rows), columns, height_ratios=rows)
     return figure, figure.subplots(1, panels, squeeze=False)[0]

@@ -123,6 +123,7 @@ def _simulate(job: Job, **how: Any) -> xr.Dataset:
             save_tokens=config.save_tokens,
             dtype=config.dtype,
             chunk=config.chunk,
+            partial=False,
             **how,
         )
     except NotFiniteError as failure:
@@ -210,7 +211,7 @@ def run(
 
 
 def _run(job: Job, out: Path, *, overwrite: bool, resume: bool, progress: bool) -> xr.Dataset:
-    config, made_by = job.config, provenance(job)
+    made_by = provenance(job)
     partial = out.with_name(f"{out.name}.partial")
     state = None
     if resume:
@@ -221,6 +222,8 @@ def _run(job: Job, out: Path, *, overwrite: bool, resume: bool, progress: bool) 
             return dataset
         if partial.exists():
             state = _read_checkpoint(partial, made_by)
+        else:
+            warnings.warn(f"nothing to resume, no {partial.name}: the run starts at layer 0", stacklevel=3)
     elif partial.exists() and not overwrite:
         raise UserError(
             f"{partial} is left from an interrupted run",
@@ -228,15 +231,15 @@ def _run(job: Job, out: Path, *, overwrite: bool, resume: bool, progress: bool) 
         )
     check_memory(estimate(job), available_memory())
     clear_leftovers(out)
-    dataset = _simulate(
-        job,
-        progress=progress,
-        resume=state,
-        on_chunk=lambda state: _write_checkpoint(partial, state, made_by),
-    )
-    completed = dataset.attrs["completed_layers"]
-    if completed < config.layers:
-        raise KeyboardInterrupt(f"interrupted at layer {completed} of {config.layers}; --resume continues")
+    try:
+        dataset = _simulate(
+            job,
+            progress=progress,
+            resume=state,
+            on_chunk=lambda state: _write_checkpoint(partial, state, made_by),
+        )
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"{stop}; --resume continues" if str(stop) else "interrupted") from None
     del dataset.attrs["provenance"]
     if isinstance(job.start, np.ndarray):
         dataset["start_tokens"] = (("token", "dim"), job.start, {"long_name": "tokens at the start"})
@@ -338,8 +341,6 @@ def rerun(path: str | Path, *, progress: bool = False) -> dict[str, Any]:
     job = _job(config, rows)
     check_memory(estimate(job), available_memory())
     again = _simulate(job, progress=progress)
-    if again.attrs["completed_layers"] < config.layers:
-        raise KeyboardInterrupt("interrupted")
     elsewhere = _difference(made_by, provenance(job))
     largest, identical, close = 0.0, True, True
     for name in again.data_vars:

@@ -65,6 +65,7 @@ def simulate(
     dtype: str = "float32",
     chunk: int | None = None,
     progress: bool = False,
+    partial: bool = True,
     resume: State | None = None,
     on_chunk: Callable[[State], None] | None = None,
 ) -> xr.Dataset:
@@ -73,7 +74,8 @@ def simulate(
     ``start`` is a `Start` (drawn anew for each replica), tokens of shape (token, dim) shared by all replicas, or tokens
     (replica, token, dim).  Observers look at layer 0 and after every ``every`` layers (a divisor of the number of
     layers); ``save_tokens`` keeps the tokens as well.  ``chunk`` (observed layers per compiled call) changes no number.
-    Ctrl-C between two chunks ends the run early and returns what is done, with a warning.  ``on_chunk`` is given the
+    Ctrl-C ends the run early and returns what is done, with a warning; without ``partial`` it raises
+    `KeyboardInterrupt`, for callers who would take a part for the whole.  ``on_chunk`` is given the
     `State` after each chunk, and ``resume`` continues from one.
 
     Returns an `xarray.Dataset` with dimensions ``replica``, ``layer`` and those of the observers; coordinates
@@ -115,6 +117,8 @@ def simulate(
             if state.rows == 0:
                 raise
             reached = (state.rows - 1) * every
+            if not partial:
+                raise KeyboardInterrupt(f"interrupted at layer {reached} of {model.layers}") from None
             warnings.warn(f"interrupted: the result stops at layer {reached} of {model.layers}", stacklevel=2)
     _warn_at_floor(model, state.tokens)
     return _dataset(model, start, state, observers, every, seed, dtype)

@@ -95,6 +95,8 @@ def compare(
 ) -> None:
     """Run the same start and attention under several noises of one speed; energies beside the theory, as JSON.
 
+    There is a theory without attention, and for two tokens.  Default of --replicas here: 2048/N, at least 16.
+
     Parameters
     ----------
     what

@@ -62,8 +62,8 @@ def speed(noise: Noise | None) -> float:
 def lagrangian(model: Transformer, x: np.ndarray | Start, weights: np.ndarray | None = None, **how: Any) -> xr.Dataset:
     """Solve (1.10) from Σ_i w_i δ_{x_i}: `simulate` of the weighted tokens, with its keywords (``replicas`` = noises).
 
-    Equal weights (or None) are the token simulation itself, bit for bit.  Raises `UserError` for attention that depends
-    on the order and for private noise.
+    Interrupted it raises, unless asked for what is done (``partial=True``).  Equal weights (or None) are the token
+    simulation itself, bit for bit.  Raises `UserError` for attention that depends on the order and for private noise.
 
     >>> from synchronoise import MLP, DrawnMLP, SoftmaxAttention
     >>> from synchronoise.meanfield import quadrature
@@ -77,7 +77,7 @@ def lagrangian(model: Transformer, x: np.ndarray | Start, weights: np.ndarray | 
             model.attention, model.noise, layers=model.layers, horizon=model.horizon, weights=weights,
             alpha_1=model.alpha_1, alpha_2=model.alpha_2,
         )  # fmt: skip
-    return simulate(model, x, **how)
+    return simulate(model, x, **{"partial": False, **how})
 
 
 __all__ = ["check_scope", "lagrangian", "speed"]

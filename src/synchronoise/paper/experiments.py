@@ -142,10 +142,8 @@ def compute(run: Run, advance: Callable[[int], None]) -> xr.Dataset:
         result = simulate(
             model, Uniform(run.tokens, run.dim), replicas=run.replicas, seed=run.seed,
             observers=(Energy(BETA), OverlapQuantiles(LEVELS), OverlapHistogram(50)), every=run.every,
-            save_tokens=run.keep_tokens, dtype="float64", on_chunk=on_chunk,
+            save_tokens=run.keep_tokens, dtype="float64", partial=False, on_chunk=on_chunk,
         )  # fmt: skip
-    if result.attrs["completed_layers"] < run.layers:
-        raise KeyboardInterrupt
     del result.attrs["provenance"]
     for warning in caught:
         if noise is not None and issubclass(warning.category, FloorWarning):
