@@ -102,6 +102,7 @@ def large() -> None:
     import jax.numpy as jnp
 
     import synchronoise as sn
+    from synchronoise.attention import BLOCK
 
     n, dim, layers = 20_000, 64, 5
     noise = sn.DrawnMLP(others.law(dim), 16)
@@ -110,7 +111,7 @@ def large() -> None:
     line("large", f"N={n}, d={dim}", "synchronoise", median / layers, "s per step", first_call_s=first,
          peak_GB=peak_memory())  # fmt: skip
     x = jnp.asarray(others.start(1, n, dim)[0])
-    rows = 2**22 // n
+    rows = BLOCK // n
 
     @jax.jit
     def products(x: Any) -> Any:

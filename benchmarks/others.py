@@ -20,7 +20,6 @@ from synchronoise.sphere import layer_norm
 
 SIGMA = 0.1
 JITTER = 1e-5
-TOLERANCE = 1e-3  # of the Brownian tree: the value of diffrax's own examples, well below a step
 
 
 def law(dim: int) -> sn.MLP:
@@ -87,7 +86,7 @@ def diffrax_run(replicas: int, tokens: int, dim: int, layers: int, *, unsafe: bo
         path: Any = (
             diffrax.UnsafeBrownianPath(shape, key)
             if unsafe
-            else diffrax.VirtualBrownianTree(0, 1, TOLERANCE, shape, key)
+            else diffrax.VirtualBrownianTree(0, 1, h / 2, shape, key)  # what its documentation names for fixed steps
         )
         terms = diffrax.MultiTerm(diffrax.ODETerm(drift), diffrax.ControlTerm(diffusion, path))
         solution = diffrax.diffeqsolve(

@@ -29,11 +29,12 @@ def energies(tokens):
 
 
 @pytest.mark.stat
-@pytest.mark.parametrize("program", ["numpy", "torch", "torchsde", "diffrax"])
+@pytest.mark.parametrize("program", ["numpy", "torch", "torchsde", "diffrax", "diffrax tree"])
 def test_other_programs_solve_the_same_equation(program, benchmarks):
     """Mean energy of 256 × 4 tokens, d = 5, at T = 1 in 50 steps, within 5 standard errors of ours and of theirs."""
-    if find_spec({"numpy": "numpy"}.get(program, program)) is None:
-        pytest.skip(f"{program} is not installed: pip install -c constraints.txt 'synchronoise[bench]'")
+    package = program.split()[0]
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install -c constraints.txt 'synchronoise[bench]'")
     import others
 
     size, layers = (256, 4, 5), 50
@@ -42,6 +43,7 @@ def test_other_programs_solve_the_same_equation(program, benchmarks):
         "torch": lambda: others.torch_run(*size, layers),
         "torchsde": lambda: others.torchsde_run(*size, layers),
         "diffrax": lambda: others.diffrax_run(*size, layers, unsafe=True),
+        "diffrax tree": lambda: others.diffrax_run(*size, layers, unsafe=False),
     }[program]()
     theirs = np.asarray(run()).reshape(-1, *size)[-1]  # torchsde also gives the start
     theirs = theirs / np.linalg.norm(theirs, axis=2, keepdims=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +17,12 @@ from synchronoise.errors import UserError
 from synchronoise.model import Transformer, step
 from synchronoise.observables import MOST_PAIRED
 from synchronoise.randomness import replica_keys, step_key
-from synchronoise.simulation import replicas_at_once, workers
+from synchronoise.simulation import for_each, replicas_at_once, workers
 
 # An idle process with JAX loaded and one program compiled.
 BASE = 400e6
+# Tokens up to which a layer is run to know its time.
+MEASURED = 2**15
 
 
 class Memory(NamedTuple):
@@ -121,21 +125,31 @@ def check_memory(need: Memory, available: float) -> None:
 def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> float:
     """Wall-clock seconds of one layer of all replicas, measured on one batch of them.
 
-    `tokens` (n, d) are any tokens of the right shape.  Compilation is not counted.
+    `tokens` (n, d) are any tokens of the right shape.  Compilation is not counted.  Beyond `MEASURED` tokens the time
+    grows as it does up to there: by a power of their number between 1 and 2.
     """
+    n, d = tokens.shape
+    seconds = _seconds_of_batch(model, tokens[:MEASURED])
+    if n > MEASURED:
+        growth = math.log2(seconds / _seconds_of_batch(model, tokens[: MEASURED // 2]))
+        seconds *= (n / MEASURED) ** min(max(growth, 1.0), 2.0)
+    batches = -(-replicas // replicas_at_once(model, n, d))
+    return seconds * -(-batches // batches_at_once(model, n, d, replicas))
+
+
+def _seconds_of_batch(model: Transformer, tokens: np.ndarray) -> float:
     together = replicas_at_once(model, *tokens.shape)
     x = np.broadcast_to(tokens, (together, *tokens.shape))
     keys = replica_keys(0, together)
     h = model.horizon / model.layers
-    layer = jax.jit(jax.vmap(lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0]))
-    layer(keys, x).block_until_ready()
-    best = float("inf")
-    for _ in range(3):
+    layer = jax.jit(partial(for_each, lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0]))
+    layer = layer.lower(keys, x).compile()
+    times: list[float] = []
+    while len(times) < 3 and sum(times) < 1:
         start = time.perf_counter()
         layer(keys, x).block_until_ready()
-        best = min(best, time.perf_counter() - start)
-    batches = -(-replicas // together)
-    return best * -(-batches // batches_at_once(model, tokens.shape[0], tokens.shape[1], replicas))
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def batches_at_once(model: Transformer, tokens: int, dim: int, replicas: int) -> int:

@@ -176,7 +176,9 @@ def _pair_distances(x: Tokens) -> Float[Array, " pairs"]:
 
 
 def _share(weights: Weights | None) -> Float[Array, " few"] | None:
-    """The weights of the first `MOST_PAIRED` tokens among themselves."""
+    """The weights of the first `MOST_PAIRED` tokens among themselves; equal ones where all of these are 0."""
     if weights is None or len(weights) <= MOST_PAIRED:
         return weights
-    return weights[:MOST_PAIRED] / jnp.sum(weights[:MOST_PAIRED])
+    few = weights[:MOST_PAIRED]
+    total = jnp.sum(few)
+    return jnp.where(total > 0, few / jnp.where(total > 0, total, 1), 1 / MOST_PAIRED)

@@ -95,8 +95,8 @@ def simulate(
         observers = (*observers, Positions())
     keys = replica_keys(seed, replicas)
     rows = model.layers // every + 1
-    growing = chunk is None  # until a chunk takes a quarter of a second: short calls cost more than they compute
-    capacity = -(-rows // 4) if chunk is None else min(chunk, rows)
+    # A few rows, then as many as take half a second: short calls cost more than they compute.
+    capacity = -(-rows // 2) if chunk is None else min(chunk, rows)
     now = -(-rows // 20) if chunk is None else capacity
     program = _Program.of(cast((model, tuple(observers)), dtype))
     state = resume or State(0, _begin(start, keys, dtype), {})
@@ -109,8 +109,9 @@ def simulate(
                 began, done = time.perf_counter(), min(now, rows - state.rows)
                 state = _run_chunk(program, state, keys, done, capacity=capacity, every=every)
                 bar.advance(done)
-                if growing and time.perf_counter() - began < 0.25:
-                    now = min(2 * now, capacity)
+                if chunk is None:
+                    fitting = int(0.5 / (time.perf_counter() - began) * done)
+                    now = min(max(now, fitting), capacity)
                 if on_chunk is not None:
                     on_chunk(state)
         except KeyboardInterrupt:
@@ -199,7 +200,7 @@ def _run_chunk(
     firsts = range(0, lanes, batch)
     with ThreadPoolExecutor(workers(devices)) as pool:
         # The first call of a run traces and compiles: alone, so that it happens once.
-        done = [] if state.seen else [advance(0)]
+        done = [advance(0)] if state.rows == 0 else []
         try:
             done += pool.map(advance, firsts[len(done) :])
         except BaseException:
@@ -287,10 +288,10 @@ def _advance(
     first, rows, every = counts
 
     def observed(x: Ensemble) -> dict[str, Array]:
-        return jax.vmap(lambda one: observe(one, model.weights, observers))(x)
+        return for_each(lambda one: observe(one, model.weights, observers), x)
 
     def layer(k: Array, x: Ensemble) -> Ensemble:
-        return jax.vmap(lambda one, key: step(step_key(key, k), one, model.drawn(key, k), h)[0])(x, keys)
+        return for_each(lambda one, key: step(step_key(key, k), one, model.drawn(key, k), h)[0], x, keys)
 
     def row(i: Array, carry: tuple[Ensemble, Array, dict[str, Array]]) -> tuple[Ensemble, Array, dict[str, Array]]:
         x, finite, seen = carry
@@ -302,6 +303,13 @@ def _advance(
     shapes = jax.eval_shape(observed, x)
     seen = jax.tree.map(lambda value: jnp.zeros((len(x), capacity, *value.shape[1:]), value.dtype), shapes)
     return jax.lax.fori_loop(0, rows, row, (x, jnp.zeros((len(x), capacity), bool), seen))
+
+
+def for_each(f: Callable[..., Any], *batch: Any) -> Any:
+    """f of every replica of a batch.  One alone is not mapped: products of a batch of one are slower, by a fifth."""
+    if len(batch[0]) > 1:
+        return jax.vmap(f)(*batch)
+    return jax.tree.map(lambda value: value[None], f(*(one[0] for one in batch)))
 
 
 def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:

@@ -18,6 +18,7 @@ import platform
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,16 @@ def environment() -> dict[str, str]:
     return {
         "machine": f"{platform.system()} {platform.machine()} {_processor()}".strip(),
         "python": platform.python_version(),
-        **{name: version(name) for name in _PACKAGES},
+        **_versions(),
     }
 
 
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in _PACKAGES}
+
+
+@cache
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
