@@ -79,19 +79,50 @@ def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
         first = float(result["mean"].sel(kind="start")[0])
         exponent, logarithm = result.attrs["exponent"], result.attrs["logarithm"]
         rate = tokens**exponent * (np.log(tokens) if logarithm else 1.0)
-        words = f"N^{exponent:.3g}" + (" log N" if logarithm else "")
+        words = f"$N^{{{exponent:.3g}}}$" + (r" $\log N$" if logarithm else "")
         left.plot(tokens, 0.6 * first * rate / rate[0], color="black", linestyle=":", label=f"rate {words}")
         _logarithmic(left, tokens, r"mean of $W_2^2$")
         left.set_ylim(bottom=0.1 * float(result["low"].min()))
         left.legend(frameon=False, ncols=2, fontsize=6)
         at, names = result["chaos_tokens"].values, {"given": "given the noise", "any": "unconditional"}
         for colour, (kind, label) in zip(COLOURS, names.items(), strict=False):
-            size = result["correlation"].sel(which=kind)
-            right.plot(at, size, color=colour, marker="o", markersize=3, label=label)
+            size, se = result["correlation"].sel(which=kind), result["correlation_se"].sel(which=kind)
+            right.errorbar(at, size, 2 * se, color=colour, marker="o", markersize=3, capsize=2, label=f"{label} ± 2 SE")
         given = result["correlation"].sel(which="given").values
         right.plot(at, 0.6 * given[0] * at[0] / at, color="black", linestyle=":", label="slope -1")
         _logarithmic(right, at, "covariance of two tokens, size")
         right.legend(frameon=False)
+    return figure
+
+
+def corollary_figure(result: xr.Dataset, caption: str) -> Figure:
+    """Every mean W_2² of the grid against the fit a/L + b/m + c/N."""
+    import matplotlib
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    with matplotlib.rc_context(STYLE):
+        figure, (axis,) = _figure(1, 1, caption)
+        fit, error, interval = result["fit"], result["error"].mean("replica"), result["interval"]
+        ends = [0.7 * float(fit.min()), 1.4 * float(fit.max())]
+        axis.plot(ends, ends, color="black", linestyle=":", label="a/L + b/m + c/N")
+        markers = ("o", "s", "^", "D", "v", "P")
+        for colour, tokens in zip(COLOURS, result["tokens"].values, strict=False):
+            for marker, layers in zip(markers, result["layers"].values, strict=False):
+                for size, width in enumerate(result["width"].values):
+                    cell = {"tokens": tokens, "layers": layers, "width": width}
+                    mean, (low, high) = float(error.sel(cell)), interval.sel(cell).values
+                    axis.errorbar(
+                        float(fit.sel(cell)), mean, [[mean - low], [high - mean]], color=colour, marker=marker,
+                        markersize=3 + 2.5 * size, linestyle="none", capsize=2,
+                        label=None if size else f"N = {tokens}, L = {layers}",
+                    )  # fmt: skip
+        axis.set(xscale="log", yscale="log", xlabel="fit a/L + b/m + c/N", ylabel=r"mean of $W_2^2$ at T, 95 %")
+        for along in (axis.xaxis, axis.yaxis):
+            along.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            along.set_major_formatter("{x:g}")
+            along.set_minor_formatter(NullFormatter())
+        widths = ", ".join(map(str, result["width"].values))
+        axis.legend(frameon=False, fontsize=6, title=f"larger marks: m = {widths}", title_fontsize=6)
     return figure
 
 

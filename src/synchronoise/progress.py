@@ -31,20 +31,15 @@ class Progress:
         self.done += steps
         if self.bar is not None:
             self.bar.update(steps)
-        elif self.shown:
-            now = time.monotonic()
-            if now - self.last >= self.seconds_between_lines:
-                self.last = now
-                line = tqdm.format_meter(
-                    self.done,
-                    self.total,
-                    now - self.start,
-                    prefix=self.what,
-                    unit=self.unit,
-                    initial=self.first,
-                    ncols=0,
-                )
-                print(line, file=sys.stderr, flush=True)
+        elif self.shown and time.monotonic() - self.last >= self.seconds_between_lines:
+            self._line()
+
+    def _line(self) -> None:
+        self.last = time.monotonic()
+        line = tqdm.format_meter(
+            self.done, self.total, self.last - self.start, prefix=self.what, unit=self.unit, initial=self.first, ncols=0
+        )
+        print(line, file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:
         return self
@@ -54,3 +49,5 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.close()
+        elif self.last > self.start and kind is None:
+            self._line()  # whoever saw it begin sees it end

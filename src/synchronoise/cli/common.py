@@ -106,13 +106,22 @@ def given(flags: LawFlags) -> dict[str, object]:
 
 
 def report(values: Mapping[str, Any], as_json: bool) -> None:
-    """Print a result: one JSON object, or a line for each of its entries."""
+    """Print a result: one JSON object, or a line for each of its entries, to ten digits."""
     if as_json:
         print(json.dumps(values, allow_nan=False))
         return
     width = max(map(len, values))
     for name, value in values.items():
-        print(f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(value)}")
+        print(f"{name:<{width}}  {value if isinstance(value, str) else json.dumps(_short(value))}")
+
+
+def _short(value: Any) -> Any:
+    """The same value without digits that are rounding."""
+    if isinstance(value, Mapping):
+        return {name: _short(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(item) for item in value]
+    return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
 def allow_dtype(dtype: str) -> None:

@@ -69,7 +69,7 @@ def converge(
     quick: Annotated[bool, Parameter(help="Fewer levels and replicas, wider bands.", negative=())] = False,
     out: Annotated[
         Path | None,
-        Parameter(help="The result [default: converge-WHAT.nc]; a figure goes beside it (not for corollary)."),
+        Parameter(help="The result [default: converge-WHAT.nc]; a figure goes beside it."),
     ] = None,
     overwrite: Overwrite = False,
     json: Json = False,

@@ -187,7 +187,7 @@ def _summary(
     means = {kind: fit.resampled_means(values) for kind, values in distances.items()}
     chaos_tokens = np.array(CHAOS_LEVELS)
     given, anyway = (np.abs(correlations[kind].mean(axis=0)) for kind in ("given", "any"))
-    spread = correlations["given"].std(axis=0, ddof=1)
+    errors = {kind: values.std(axis=0, ddof=1) / math.sqrt(len(values)) for kind, values in correlations.items()}
     seen = fit.slope(chaos_tokens, correlations["given"] * np.sign(correlations["given"].mean(axis=0)))
     kept = fit.slope(chaos_tokens, correlations["any"])
     judged = [slopes[kind] for kind in ("start", "end", "two_start", "two_end")]
@@ -219,7 +219,7 @@ def _summary(
         "independent_over_common": apart,
         "chaos_levels": list(CHAOS_LEVELS),
         "correlation_given_noise": given.tolist(),
-        "correlation_given_noise_se": (spread / math.sqrt(len(correlations["given"]))).tolist(),
+        "correlation_given_noise_se": errors["given"].tolist(),
         "correlation_unconditional": anyway.tolist(),
         "chaos_slope": seen.value if np.isfinite(seen.value) else None,
         "chaos_slope_ci": [seen.low, seen.high] if np.isfinite([seen.low, seen.high]).all() else None,
@@ -233,6 +233,7 @@ def _summary(
             "low": (("kind", "tokens"), np.stack([np.quantile(means[kind][1:], 0.025, axis=0) for kind in KINDS])),
             "high": (("kind", "tokens"), np.stack([np.quantile(means[kind][1:], 0.975, axis=0) for kind in KINDS])),
             "correlation": (("which", "chaos_tokens"), np.stack([given, anyway])),
+            "correlation_se": (("which", "chaos_tokens"), np.stack([errors["given"], errors["any"]])),
         },
         {"kind": list(KINDS), "tokens": tokens, "which": ["given", "any"], "chaos_tokens": chaos_tokens},
         {"exponent": exponent, "logarithm": int(logarithm)},
