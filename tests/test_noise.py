@@ -33,6 +33,20 @@ def test_increments_have_covariance_kappa(name):
     assert not agrees(wrong, exact[0, 0], resolution=0.6 * exact[0, 0])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_run_takes_the_series_of_its_dtype(dtype, x64):
+    """The float64 one is three times as long; the float32 one is no kernel in float64."""
+    x = uniform_tokens(5, 3, dtype=dtype)
+    covariance = np.asarray(GaussianField(LAW).covariance(jnp.asarray(x)))
+    assert covariance.dtype == dtype
+    evaluators = {name: LAW.kernel().evaluator(name) for name in ("float32", "float64")}
+    off = ~np.eye(5, dtype=bool)
+    overlaps = jnp.asarray(x) @ jnp.asarray(x).T
+    for name, evaluator in evaluators.items():
+        same = np.array_equal(np.asarray(evaluator(overlaps, jnp))[off], covariance[off])
+        assert same == (name == dtype)
+
+
 def test_the_drawn_mlp_is_the_formula(x64):
     """G(y) = m^{-1/2} W φ(d^{-1/2} U y + b_U) + b_W with the weights at their addresses, in NumPy (THEORY §1)."""
     x, key, noise = uniform_tokens(6, 5, dtype="float64"), many_keys(1)[0], DrawnMLP(LAW, 7)

@@ -127,24 +127,35 @@ class KernelEvaluator:
         u = xp.where(u > 1.0, xp.ones_like(u), u)
         epsilon = 1.0 - u
         if not self.kinked:
-            return self.constants[0] - epsilon * _clenshaw(self.even, u)
+            return self.constants[0] - epsilon * _series(self.even, u)
         gap = epsilon * self.scale
         c, square = 1.0 - gap, gap * (2.0 - gap)
-        inside = square > 0.0
-        # The inner `where` keeps the square root away from 0, where its derivative is infinite.
-        w = xp.where(inside, xp.sqrt(xp.where(inside, square, xp.ones_like(square))), xp.zeros_like(square))
-        bulk = _clenshaw(self.even, 2.0 * w - 1.0)
+        w = xp.sqrt(square + 1e-30)  # no 0: the derivative is finite there, and square takes it away
+        bulk = _series(self.even, 2.0 * w - 1.0)
         if self.odd:
-            bulk = bulk + c * _clenshaw(self.odd, 2.0 * w - 1.0)
+            bulk = bulk + c * _series(self.odd, 2.0 * w - 1.0)
         return self.constants[0] + self.constants[1] * c + square * bulk
 
 
-def _clenshaw(coefficients: tuple[float, ...], x: Any) -> Any:
-    """Σ_k a_k T_k(x), unrolled; powers of x would lose digits for the longer series."""
+def _series(coefficients: tuple[float, ...], x: Any) -> Any:
+    """Σ_k a_k T_k(x), unrolled: by powers of x, half the work, where they lose no digits, else by Clenshaw's rule."""
+    powers = _powers(coefficients)
+    if powers:
+        total = powers[-1] + 0.0 * x
+        for p in powers[-2::-1]:
+            total = p + x * total
+        return total
     ahead, here = 0.0, 0.0 * x
     for a in coefficients[:0:-1]:
         ahead, here = here, a + 2.0 * x * here - ahead
     return coefficients[0] + x * here - ahead
+
+
+@cache
+def _powers(coefficients: tuple[float, ...]) -> tuple[float, ...]:
+    """The same polynomial in powers of x; none where their sizes add up to more than twice those of the series."""
+    powers = chebyshev.cheb2poly(coefficients)
+    return _floats(powers) if np.sum(np.abs(powers)) <= 2 * np.sum(np.abs(coefficients)) else ()
 
 
 class Kernel:

