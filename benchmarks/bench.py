@@ -21,18 +21,20 @@ import numpy as np
 
 import others
 import parts
-from timing import line, machine, peak_memory, seconds
+from timing import best_of_threads, line, machine, peak_memory, seconds
 
 ENSEMBLES = {(256, 32, 16): 100, (4096, 2, 8): 200, (1, 8, 8): 20_000, (8, 256, 128): 20}
 WIDTHS = [(8, 32, 128, 2048), (8, 64, 64, 512), (64, 2, 8, 16), (8, 64, 5, 512), (8, 8, 512, 512)]
 
 
-def ours(model: Any, replicas: int, tokens: int, dim: int) -> Callable[[], Any]:
+def ours(model: Any, replicas: int, tokens: int, dim: int, *, observed: bool = False) -> Callable[[], Any]:
+    """A run that keeps its last tokens alone, as the other programs do, or what `simulate` looks at by default."""
     import synchronoise as sn
 
     start = others.start(replicas, tokens, dim)
-    every = max(1, model.layers // 20)
-    return lambda: sn.simulate(model, start, replicas=replicas, every=every, observers=())
+    if observed:
+        return lambda: sn.simulate(model, start, replicas=replicas)
+    return lambda: sn.simulate(model, start, replicas=replicas, every=max(1, model.layers // 20), observers=())
 
 
 def limit(dim: int, layers: int) -> Any:
@@ -51,13 +53,19 @@ def ensemble() -> None:
         size, per = (replicas, tokens, dim), replicas * layers
         setting = f"{replicas} x {tokens} x d={dim}"
 
-        def report(method: str, run: Callable[[], Any], steps: int = per, setting: str = setting) -> None:
-            median, first = seconds(run)
+        def report(
+            method: str, run: Callable[[], Any], steps: int = per, clock: Any = seconds, setting: str = setting
+        ) -> None:
+            median, first = clock(run)
             line("ensemble", setting, method, median / steps * 1e6, "us per replica-step", first_call_s=first)
 
         model = limit(dim, layers)
         report("synchronoise", ours(model, *size))
+        report("synchronoise, every layer observed", ours(model, *size, observed=True))
         report("NumPy", others.numpy_run(*size, layers))
+        cores = min(workers(jax.local_devices()), replicas)
+        if cores > 1:
+            report("NumPy, a thread for each core", others.numpy_run(*size, layers, threads=cores))
         if replicas > 1:
             whole = parts.sum_of_parts(*size, batch=replicas, threads=1, layers=max(5, layers // 5))
             line("ensemble", setting, "sum of parts", sum(whole.values()), "us per replica-step", parts=whole)
@@ -69,9 +77,9 @@ def ensemble() -> None:
         if tokens <= 32:
             few = max(10, layers // 5)
             report("diffrax, default tree", others.diffrax_run(*size, few, unsafe=False), replicas * few)
-            report("torchsde", others.torchsde_run(*size, few), replicas * few)
+            report("torchsde", others.torchsde_run(*size, few), replicas * few, best_of_threads)
         few = max(10, layers // 5)
-        report("PyTorch eager", others.torch_run(*size, few), replicas * few)
+        report("PyTorch eager", others.torch_run(*size, few), replicas * few, best_of_threads)
 
 
 def width() -> None:
@@ -92,7 +100,7 @@ def width() -> None:
             median, first = seconds(ours(model, replicas, tokens, dim))
             line("width", setting, method, median / (replicas * layers) * 1e6, "us per replica-layer",
                  first_call_s=first, route=noise.route)  # fmt: skip
-        median, _ = seconds(others.torch_run(replicas, tokens, dim, layers, m))
+        median, _ = best_of_threads(others.torch_run(replicas, tokens, dim, layers, m))
         line("width", setting, "PyTorch eager", median / (replicas * layers) * 1e6, "us per replica-layer")
 
 
@@ -155,21 +163,27 @@ def tokens() -> None:
 
 
 def kappa() -> None:
-    """κ of a step against exp, nanoseconds per entry."""
+    """κ of a step against exp of the same array, 16 Gram matrices of 32 tokens, nanoseconds per entry."""
     import jax
     import jax.numpy as jnp
 
-    x = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, 2**22).astype("float32"))
-    exp = jax.jit(lambda a: jax.lax.fori_loop(0, 5, lambda _, a: a * 0.999 + 1e-9 * jnp.exp(a), a))
-    reference = seconds(lambda: jax.block_until_ready(exp(x)))[0] / 5 / x.size * 1e9
-    line("kappa", "float32", "exp", reference, "ns per entry")
-    for name in ("relu", "tanh", "gelu", "sigmoid", "silu", "sin:4"):
-        import synchronoise as sn
+    import synchronoise as sn
 
-        kappa = sn.Kernel(name, 16, 0.1, 0.1).evaluator("float32")
-        loop = jax.jit(lambda a, k=kappa: jax.lax.fori_loop(0, 5, lambda _, a: a * 0.999 + 1e-9 * k(a, jnp), a))
-        value = seconds(lambda loop=loop: jax.block_until_ready(loop(x)))[0] / 5 / x.size * 1e9
-        line("kappa", "float32", f"kappa of {name}", value, "ns per entry", times_exp=value / reference)
+    jax.config.update("jax_enable_x64", True)
+    names = ("relu", "tanh", "gelu", "sigmoid", "silu", "sin:4")
+    for dtype in ("float32", "float64"):
+        x = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (16, 32, 32)).astype(dtype))
+
+        def nanoseconds(function: Callable[[Any], Any], x: Any = x, loops: int = 2000) -> float:
+            loop = jax.jit(lambda a: jax.lax.fori_loop(0, loops, lambda _, a: a * 0.999 + 1e-9 * function(a), a))
+            return seconds(lambda: jax.block_until_ready(loop(x)))[0] / loops / x.size * 1e9
+
+        reference = nanoseconds(jnp.exp)
+        line("kappa", dtype, "exp", reference, "ns per entry")
+        for name in names:
+            evaluator = sn.Kernel(name, 16, 0.1, 0.1).evaluator(dtype)
+            value = nanoseconds(lambda a, evaluator=evaluator: evaluator(a, jnp))
+            line("kappa", dtype, f"kappa of {name}", value, "ns per entry", times_exp=value / reference)
 
 
 def command() -> None:
@@ -199,7 +213,9 @@ def main() -> None:
     if chosen.here:
         CASES[chosen.cases[0]]()
         return
-    rows = []
+    rows, before = [], machine()
+    if (before["load"] or 0) > 0.5:
+        print(f"# the machine is busy (load {before['load']}): other ratios than on an idle one", file=sys.stderr)
     for case in chosen.cases or CASES:
         print(f"# {case}: {CASES[case].__doc__.splitlines()[0]}", file=sys.stderr, flush=True)
         began = time.perf_counter()
@@ -215,7 +231,7 @@ def main() -> None:
         print(f"# {case}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     from table import write
 
-    write(rows, machine(), chosen.out)
+    write(rows, before, chosen.out)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ where κ is no covariance: their tokens are normalised before they are looked at
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 import synchronoise as sn
 from synchronoise.sphere import layer_norm
@@ -43,13 +45,12 @@ def start(replicas: int, tokens: int, dim: int) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def numpy_run(replicas: int, tokens: int, dim: int, layers: int) -> Callable[[], Any]:
+def numpy_run(replicas: int, tokens: int, dim: int, layers: int, threads: int = 1) -> Callable[[], Any]:
+    """Plain NumPy on one core, or the replicas dealt to ``threads``; more threads of its BLAS only slow it down."""
     kappa, h = closed_form(dim, np), np.float32(1 / layers)
     jitter = JITTER * np.eye(tokens, dtype=np.float32)
-    normals = np.random.default_rng(1)
 
-    def run() -> np.ndarray:
-        x = start(replicas, tokens, dim)
+    def some(x: np.ndarray, normals: np.random.Generator) -> np.ndarray:
         for _ in range(layers):
             share = np.exp(x @ x.transpose(0, 2, 1))
             x = x + h * (share @ x / share.sum(-1, keepdims=True))
@@ -58,6 +59,12 @@ def numpy_run(replicas: int, tokens: int, dim: int, layers: int) -> Callable[[],
             x = x + np.sqrt(h) * (factor @ normals.standard_normal(x.shape, dtype=np.float32))
             x /= np.linalg.norm(x, axis=-1, keepdims=True)
         return x
+
+    def run() -> np.ndarray:
+        parts = np.array_split(start(replicas, tokens, dim), threads)
+        generators = [np.random.default_rng([1, part]) for part in range(threads)]
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+            return np.concatenate(list(pool.map(some, parts, generators)))
 
     return run
 

@@ -26,8 +26,20 @@ def seconds(call: Callable[[], Any]) -> tuple[float, float]:
     return statistics.median(times[1:]), times[0]
 
 
+def best_of_threads(call: Callable[[], Any]) -> tuple[float, float]:
+    """`seconds` of a call of PyTorch, with all its threads or with one, whichever is faster: small arrays want one."""
+    import torch
+
+    threads = torch.get_num_threads()
+    found = [seconds(call)]
+    torch.set_num_threads(1)
+    found.append(seconds(call))
+    torch.set_num_threads(threads)
+    return min(found)
+
+
 def machine() -> dict[str, Any]:
-    """The processor, its cores, and the versions of what is compared."""
+    """The processor, its cores and their load before the benchmark, and the versions of what is compared."""
     found = {}
     for name in PACKAGES:
         try:
@@ -35,11 +47,12 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"machine": platform.machine(), "cores": cores, "python": platform.python_version(), **found}
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    return {"machine": platform.machine(), "cores": cores, "load": load, "python": platform.python_version(), **found}
 
 
 def peak_memory() -> float:
-    """GB this process has taken at most."""
+    """GB this process has taken at most, from its start on."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 

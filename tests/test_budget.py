@@ -8,7 +8,17 @@ import sys
 import numpy as np
 import pytest
 
-from synchronoise import Transformer, budget, runs
+from synchronoise import (
+    MLP,
+    DrawnMLP,
+    Energy,
+    GaussianField,
+    HarmonicAttention,
+    SoftmaxAttention,
+    Transformer,
+    budget,
+    runs,
+)
 from synchronoise.budget import Memory, available_memory, check_memory
 from synchronoise.errors import UserError
 
@@ -36,23 +46,45 @@ def test_the_machine_has_memory():
     assert 1e8 < available_memory() < 1e15
 
 
-@pytest.mark.parametrize(("power", "expected"), [(1.5, 1.5), (0.3, 1.0), (3.0, 2.0)])
-def test_the_time_of_very_many_tokens_is_extrapolated(power, expected, monkeypatch):
-    """From a power law of the tokens; never run at all of them, whose layer may take minutes."""
+LAW = MLP("relu", 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "power"),
+    [
+        (Transformer(None, DrawnMLP(LAW, 4), layers=1), 1),
+        (Transformer(HarmonicAttention(1.0, 1.0, dim=3), None, layers=1), 1),
+        (Transformer(SoftmaxAttention(), DrawnMLP(LAW, 4), layers=1), 2),
+        (Transformer(None, GaussianField(LAW), layers=1), 2),
+    ],
+    ids=["features", "harmonics", "dense attention", "factor"],
+)
+def test_the_time_of_very_many_tokens_is_extrapolated(model, power, monkeypatch):
+    """Never run at all of them: one layer may take minutes.  Observers look at the first tokens only."""
     asked = []
 
-    def seconds(model, tokens):
+    def seconds(model, tokens, what):
         asked.append(len(tokens))
-        return len(tokens) ** power
+        return 3.0
 
     monkeypatch.setattr(budget, "_seconds_of_batch", seconds)
-    model = Transformer(None, None, layers=1)
-    many = 4 * budget.MEASURED
-    found = budget.seconds_per_layer(model, np.broadcast_to(np.eye(2)[0], (many, 2)), 1)
-    assert found == pytest.approx(budget.MEASURED**power * 4**expected)
+    many = np.broadcast_to(np.eye(3)[0], (4 * budget.MEASURED, 3))
+    assert budget.seconds_per_layer(model, many, 1, (Energy(),)) == (3.0 * 4**power, 3.0)
     assert max(asked) == budget.MEASURED
-    few = budget.seconds_per_layer(model, np.broadcast_to(np.eye(2)[0], (100, 2)), 1)
-    assert few == pytest.approx(100**power)
+    assert budget.seconds_per_layer(model, many[:100], 1) == (3.0, 0.0)
+
+
+def test_a_million_tokens_fit_where_nothing_holds_their_pairs():
+    """Without a hidden layer too; a noise of its own for every token does hold pairs."""
+    many = {"tokens": 1_000_000, "dim": 3, "replicas": 1, "layers": 2}
+    for linear in (
+        {"noise": "none"},
+        {"noise": "vector:0.3"},
+        {"width": "inf", "route": "harmonics"},
+        {"width": "inf"},
+    ):
+        assert runs.estimate(runs.prepare({**many, **linear})).total < 4e9
+    assert runs.estimate(runs.prepare({**many, "noise": "private:0.1"})).total > 1e12
 
 
 @pytest.mark.slow
@@ -62,8 +94,10 @@ def test_the_time_of_very_many_tokens_is_extrapolated(power, expected, monkeypat
         {"tokens": 2000, "replicas": 2, "layers": 2, "width": 16, "dim": 8},
         {"tokens": 64, "replicas": 64, "layers": 200, "width": 16, "dim": 32, "save_tokens": True, "chunk": 100},
         {"tokens": 16, "replicas": 4, "layers": 2, "width": 200_000, "dim": 64},
+        {"tokens": 2048, "replicas": 2, "layers": 2, "width": "inf", "dim": 512, "attention": "none"},
+        {"tokens": 300_000, "replicas": 1, "layers": 2, "width": "inf", "dim": 64, "attention": "none"},
     ],
-    ids=["many tokens", "tokens saved", "wide"],
+    ids=["many tokens", "tokens saved", "wide", "long tokens", "very many tokens"],
 )
 def test_the_count_is_what_the_run_takes(tmp_path, settings):
     """Peak memory of a process of its own: not more than counted, and not less than a third of it."""

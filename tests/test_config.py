@@ -120,7 +120,7 @@ def test_infinite_width_in_every_spelling():
         ("width", "wide"), ("width", 2.5), ("width", True), ("layers", 0), ("horizon", 0.0),
         ("horizon", -1.0), ("horizon", math.inf), ("sigma_u", -0.1), ("sigma_w", math.nan),
         ("beta", math.inf), ("beta", "1"), ("seed", -1), ("seed", 2**32), ("replicas", 0), ("every", 0),
-        ("chunk", 0), ("dtype", "float16"), ("save_tokens", 1), ("overlap", 1.5), ("activation", 3),
+        ("chunk", -1), ("dtype", "float16"), ("save_tokens", 1), ("overlap", 1.5), ("activation", 3),
     ],
 )  # fmt: skip
 def test_a_bad_value_says_what_got_and_expected(name, value):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from synchronoise.attention import BLOCK
 from synchronoise.errors import UserError
-from synchronoise.model import Transformer, step
-from synchronoise.observables import MOST_PAIRED
+from synchronoise.harmonic_attention import HarmonicAttention
+from synchronoise.model import Transformer, observe, step
+from synchronoise.observables import MOST_PAIRED, Observable
 from synchronoise.randomness import replica_keys, step_key
 from synchronoise.simulation import for_each, replicas_at_once, workers
 
@@ -44,8 +45,8 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
 
     Counted: three copies of the state (before, after, checkpoint); for the replicas that are computed at the same
     time, the matrices over pairs of tokens (twelve to sort the overlaps of the first ones, four for attention, fewer
-    where it goes in blocks, four for a factor), the hidden layer twice and one layer's weights; and the result four
-    times, which is what it takes to put it together and to write it whole.
+    where it goes in blocks, four for a factor), the hidden layer or the factor twice and one layer's weights; and the
+    result four times, which is what it takes to put it together and to write it whole.
 
     >>> from synchronoise import Transformer
     >>> model = Transformer(None, None, layers=10, horizon=1.0)
@@ -54,13 +55,14 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
     True
     """
     size = np.dtype(dtype).itemsize
-    width = getattr(model.noise, "width", tokens)
+    width = getattr(model.noise, "width", 0)
     together = batches_at_once(model, tokens, dim, replicas) * replicas_at_once(model, tokens, dim)
     pairs = tokens * tokens
     in_blocks = model.attention is None or model.attention.rowwise
     held = 12 * min(tokens, MOST_PAIRED) ** 2 + 4 * (min(pairs, BLOCK) if in_blocks else pairs)
-    held += 4 * pairs if _factors_pairs(model, dim) else 0
-    one = held + 2 * tokens * width + 2 * width * dim + 6 * tokens * dim
+    columns, growing = _columns(model, dim)
+    held += 4 * pairs if growing else 0
+    one = held + 2 * tokens * max(width, columns) + 2 * width * dim + 6 * tokens * dim
     return Memory(
         base=BASE,
         state=3.0 * size * replicas * tokens * dim,
@@ -69,14 +71,14 @@ def memory(model: Transformer, *, tokens: int, dim: int, replicas: int, observed
     )
 
 
-def _factors_pairs(model: Transformer, dim: int) -> bool:
-    """Whether the factor of the noise has more columns for more tokens."""
+def _columns(model: Transformer, dim: int) -> tuple[int, bool]:
+    """The columns of the noise's factor at a few tokens, and whether there are more for more tokens."""
     noise = model.noise
     if noise is None:
-        return False
+        return 0, False
     key = jax.random.key(0)
     few, more = (jax.eval_shape(noise.factor, key, jax.ShapeDtypeStruct((n, dim), "float32")) for n in (8, 16))
-    return more.shape[1] > few.shape[1]
+    return more.shape[1], more.shape[1] > few.shape[1]
 
 
 def available_memory() -> float:
@@ -122,32 +124,36 @@ def check_memory(need: Memory, available: float) -> None:
     )
 
 
-def seconds_per_layer(model: Transformer, tokens: np.ndarray, replicas: int) -> float:
-    """Wall-clock seconds of one layer of all replicas, measured on one batch of them.
+def seconds_per_layer(
+    model: Transformer, tokens: np.ndarray, replicas: int, observers: Sequence[Observable] = ()
+) -> tuple[float, float]:
+    """Wall-clock seconds of one layer of all replicas, and of looking at all of them, measured on one batch.
 
-    `tokens` (n, d) are any tokens of the right shape.  Compilation is not counted.  Beyond `MEASURED` tokens the time
-    grows as it does up to there: by a power of their number between 1 and 2.
+    `tokens` (n, d) are any tokens of the right shape.  Compilation is not counted.  Beyond `MEASURED` tokens a layer
+    grows with their number, or with its square where the route goes through all pairs; observers look at the first
+    tokens only.
     """
     n, d = tokens.shape
-    seconds = _seconds_of_batch(model, tokens[:MEASURED])
-    if n > MEASURED:
-        growth = math.log2(seconds / _seconds_of_batch(model, tokens[: MEASURED // 2]))
-        seconds *= (n / MEASURED) ** min(max(growth, 1.0), 2.0)
+    x = tokens[:MEASURED]
+    h = model.horizon / model.layers
+    layer = _seconds_of_batch(model, x, lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0])
+    look = _seconds_of_batch(model, x, lambda key, x: observe(x, model.weights, observers)) if observers else 0.0
+    pairs = not isinstance(model.attention, HarmonicAttention | None) or _columns(model, d)[1]
+    layer *= (n / len(x)) ** (2 if pairs else 1)
     batches = -(-replicas // replicas_at_once(model, n, d))
-    return seconds * -(-batches // batches_at_once(model, n, d, replicas))
+    rounds = -(-batches // batches_at_once(model, n, d, replicas))
+    return rounds * layer, rounds * look
 
 
-def _seconds_of_batch(model: Transformer, tokens: np.ndarray) -> float:
+def _seconds_of_batch(model: Transformer, tokens: np.ndarray, what: Callable[[Any, Any], Any]) -> float:
     together = replicas_at_once(model, *tokens.shape)
     x = np.broadcast_to(tokens, (together, *tokens.shape))
     keys = replica_keys(0, together)
-    h = model.horizon / model.layers
-    layer = jax.jit(partial(for_each, lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0]))
-    layer = layer.lower(keys, x).compile()
+    compiled = jax.jit(partial(for_each, what)).lower(keys, x).compile()
     times: list[float] = []
     while len(times) < 3 and sum(times) < 1:
         start = time.perf_counter()
-        layer(keys, x).block_until_ready()
+        jax.block_until_ready(compiled(keys, x))
         times.append(time.perf_counter() - start)
     return min(times)
 

@@ -71,24 +71,13 @@ class MergeAngles(Observable):
     reference = "THEORY §6"
 
     def __call__(self, x: Tokens, weights: Weights | None) -> Array:
-        same, opposite = half_square_chords(x), half_square_chords_to(x, -x)
+        same, opposite = half_square_chords(x), half_square_chords(x, -x)
         angles = [2 * jnp.arcsin(jnp.minimum(jnp.sqrt(e / 2), 1)) for e in (same, jnp.minimum(same, opposite))]
         return jax.vmap(spanning_edges)(jnp.stack(angles))
 
     @property
     def coords(self) -> dict[str, np.ndarray]:
         return {"kind": np.array(KINDS)}
-
-
-def half_square_chords_to(x: Tokens, y: Tokens) -> Gram:
-    """|x_i - y_j|²/2, from differences.
-
-    >>> import jax.numpy as jnp
-    >>> half_square_chords_to(jnp.eye(2), -jnp.eye(2)).tolist()
-    [[2.0, 1.0], [1.0, 2.0]]
-    """
-    difference = x[:, None, :] - y[None, :, :]
-    return 0.5 * jnp.sum(difference * difference, axis=-1)
 
 
 class GramRank(Observable):

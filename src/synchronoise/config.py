@@ -74,7 +74,7 @@ class RunConfig(BaseModel):
     dtype: Literal["float32", "float64"] = _option("dtype")
     every: int = _option("every", ge=1)
     save_tokens: bool = _option("save_tokens")
-    chunk: int = _option("chunk", ge=1)
+    chunk: int = _option("chunk", ge=0)
 
     @field_validator("width", mode="before")
     @classmethod

@@ -57,5 +57,7 @@ OPTIONS: dict[str, Option] = {
     "dtype": Option("float32", "floating point of the tokens", "float32 or float64"),
     "every": Option(1, "look at the tokens every so many layers", "an integer >= 1"),
     "save_tokens": Option(False, "keep the tokens themselves, not only what is seen of them", "true or false"),
-    "chunk": Option(10, "layers between two checkpoints; changes no number", "an integer >= 1"),
+    "chunk": Option(
+        0, "observed layers between two checkpoints, 0: every few seconds; changes no number", "an integer >= 0"
+    ),
 }

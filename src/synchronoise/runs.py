@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from synchronoise.store import check_output, claimed, clear_leftovers, environme
 UNIT_LENGTH_TOLERANCE = 1e-6
 # Energies are about e^|β|: they fit the dtype, and the squares of their deviations float64.
 LARGEST_BETA = {"float32": 88, "float64": 350}
+SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
 
 class Job(NamedTuple):
@@ -122,7 +124,7 @@ def _simulate(job: Job, **how: Any) -> xr.Dataset:
             every=config.every,
             save_tokens=config.save_tokens,
             dtype=config.dtype,
-            chunk=config.chunk,
+            chunk=config.chunk or None,
             partial=False,
             **how,
         )
@@ -182,7 +184,8 @@ def plan(job: Job) -> dict[str, Any]:
     tokens = np.random.default_rng(0).standard_normal((job.config.tokens, job.config.dim))
     tokens = tokens.astype(job.config.dtype)
     tokens /= np.linalg.norm(tokens, axis=1, keepdims=True)
-    seconds = seconds_per_layer(job.model, tokens, job.config.replicas) * job.config.layers
+    layer, look = seconds_per_layer(job.model, tokens, job.config.replicas, _observers(job))
+    seconds = job.config.layers * layer + (job.config.layers // job.config.every + 1) * look
     return {
         "command": command(job.config),
         "route": route(job),
@@ -198,7 +201,7 @@ def run(
 ) -> xr.Dataset:
     """Compute a job into the file `out` and return its dataset.
 
-    While it runs, `out`.partial holds everything done so far, renewed after every chunk.  With `resume` the
+    While it runs, `out`.partial holds everything done so far, renewed every few seconds.  With `resume` the
     run continues from there (or starts, when there is nothing yet), and ends with the same bytes as one
     that was never interrupted.  Raises `UserError` when the output should not be written, or another
     run is writing it, `RunError` when the run fails, and `KeyboardInterrupt` when it is interrupted; the last two
@@ -231,15 +234,15 @@ def _run(job: Job, out: Path, *, overwrite: bool, resume: bool, progress: bool) 
         )
     check_memory(estimate(job), available_memory())
     clear_leftovers(out)
+    checkpoint = _Checkpoint(partial, made_by, always=job.config.chunk > 0)
     try:
-        dataset = _simulate(
-            job,
-            progress=progress,
-            resume=state,
-            on_chunk=lambda state: _write_checkpoint(partial, state, made_by),
-        )
+        dataset = _simulate(job, progress=progress, resume=state, on_chunk=checkpoint)
     except KeyboardInterrupt as stop:
+        checkpoint.write()
         raise KeyboardInterrupt(f"{stop}; --resume continues" if str(stop) else "interrupted") from None
+    except RunError:
+        checkpoint.write()
+        raise
     del dataset.attrs["provenance"]
     if isinstance(job.start, np.ndarray):
         dataset["start_tokens"] = (("token", "dim"), job.start, {"long_name": "tokens at the start"})
@@ -276,14 +279,33 @@ def produce(
     return ends
 
 
-def _write_checkpoint(path: Path, state: State, made_by: Mapping[str, Any]) -> None:
-    variables: dict[str, Any] = {"state": (("replica", "token", "dim"), state.tokens)}
-    for name, seen in state.seen.items():
-        variables[f"seen_{name}"] = (
-            ("replica", "layer", *(f"{name}_{k}" for k in range(seen.ndim - 2))),
-            seen,
-        )
-    save(xr.Dataset(variables, attrs={"rows": state.rows}), path, made_by, kind="checkpoint")
+class _Checkpoint:
+    """The last state of a run in the file ``path``: of every chunk, or as often as costs a twentieth of the time.
+
+    A checkpoint holds all that was observed, so writing it after each of many short chunks would take most of a run.
+    """
+
+    def __init__(self, path: Path, made_by: Mapping[str, Any], *, always: bool):
+        self.path, self.made_by, self.always = path, made_by, always
+        self.unwritten: State | None = None
+        self.due = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
+
+    def __call__(self, state: State) -> None:
+        self.unwritten = state
+        if self.always or time.monotonic() >= self.due:
+            self.write()
+
+    def write(self) -> None:
+        state, began = self.unwritten, time.monotonic()
+        if state is None:
+            return
+        variables: dict[str, Any] = {"state": (("replica", "token", "dim"), state.tokens)}
+        for name, seen in state.seen.items():
+            dims = ("replica", "layer", *(f"{name}_{k}" for k in range(seen.ndim - 2)))
+            variables[f"seen_{name}"] = (dims, seen)
+        save(xr.Dataset(variables, attrs={"rows": state.rows}), self.path, self.made_by, kind="checkpoint")
+        self.unwritten, now = None, time.monotonic()
+        self.due = now + max(SECONDS_BETWEEN_CHECKPOINTS, 20 * (now - began))
 
 
 def _read_checkpoint(path: Path, made_by: Mapping[str, Any]) -> State:

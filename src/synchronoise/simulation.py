@@ -95,9 +95,10 @@ def simulate(
         observers = (*observers, Positions())
     keys = replica_keys(seed, replicas)
     rows = model.layers // every + 1
-    # A few rows, then as many as take half a second: short calls cost more than they compute.
-    capacity = -(-rows // 2) if chunk is None else min(chunk, rows)
-    now = -(-rows // 20) if chunk is None else capacity
+    # One layer, then as many rows as take half a second: short calls cost more than they compute, in long ones nobody
+    # is heard.
+    capacity = max(2, -(-rows // 2)) if chunk is None else min(chunk, rows)
+    now = 2 if chunk is None else capacity
     program = _Program.of(cast((model, tuple(observers)), dtype))
     state = resume or State(0, _begin(start, keys, dtype), {})
     _check_shapes(model, state.tokens, replicas)
@@ -111,7 +112,7 @@ def simulate(
                 bar.advance(done)
                 if chunk is None:
                     fitting = int(0.5 / (time.perf_counter() - began) * done)
-                    now = min(max(now, fitting), capacity)
+                    now = min(max(1, fitting), capacity)
                 if on_chunk is not None:
                     on_chunk(state)
         except KeyboardInterrupt:
@@ -325,8 +326,8 @@ def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
     if closest < floor:
         warnings.warn(
             f"tokens are {closest:.1e} apart, below the floor {floor:.1e} of this route ({model.route}, "
-            f"{tokens.dtype}): "
-            "distances there are rounding; narrow features (limit(features=4)) and float64 go lower",
+            f"{tokens.dtype}): distances there are rounding; float64 and, for a Cholesky factor, narrow features "
+            "(limit(features=4)) go lower",
             FloorWarning,
             stacklevel=3,
         )

@@ -12,6 +12,9 @@ import numpy as np
 from ._arrays import Array, Float, Gram, PRNGKey, Tokens
 from .errors import UserError
 
+# Numbers that the differences of all pairs may take at once: more goes in blocks of rows.
+DIFFERENCES = 2**22
+
 
 def layer_norm(v: Float[Array, "... d"]) -> Float[Array, "... d"]:
     """LN(v) = v / |v|: the radial projection on the unit sphere (THEORY §1).
@@ -44,8 +47,8 @@ def gram(x: Tokens) -> Gram:
     return x @ x.T
 
 
-def half_square_chords(x: Tokens) -> Gram:
-    """ε_ij = |x_i - x_j|²/2 = 1 - <x_i, x_j>, computed from differences: accurate as tokens merge.
+def half_square_chords(x: Tokens, y: Tokens | None = None) -> Gram:
+    """ε_ij = |x_i - y_j|²/2 = 1 - <x_i, y_j>, computed from differences: accurate as they merge; y = x by default.
 
     ``1 - gram(x)`` loses everything below about 1e-16 (float64) or 1e-7 (float32); this does not.
 
@@ -53,8 +56,15 @@ def half_square_chords(x: Tokens) -> Gram:
     >>> half_square_chords(jnp.array([[1.0, 0.0], [0.0, 1.0]])).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    difference = x[:, None, :] - x[None, :, :]
-    return 0.5 * jnp.sum(difference * difference, axis=-1)
+    others = x if y is None else y
+
+    def row(one: Float[Array, " d"]) -> Float[Array, " n"]:
+        difference = one - others
+        return 0.5 * jnp.sum(difference * difference, axis=-1)
+
+    # Many rows at once would hold their n·d differences each.
+    rows = max(1, DIFFERENCES // others.size)
+    return jax.vmap(row)(x) if len(x) <= rows else jax.lax.map(row, x, batch_size=rows)
 
 
 def leaders(x: Tokens) -> Array:
