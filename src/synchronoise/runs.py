@@ -299,12 +299,13 @@ class _Checkpoint:
         state, began = self.unwritten, time.monotonic()
         if state is None:
             return
+        self.unwritten = None  # a disk that is full is not tried again
         variables: dict[str, Any] = {"state": (("replica", "token", "dim"), state.tokens)}
         for name, seen in state.seen.items():
             dims = ("replica", "layer", *(f"{name}_{k}" for k in range(seen.ndim - 2)))
             variables[f"seen_{name}"] = (dims, seen)
         save(xr.Dataset(variables, attrs={"rows": state.rows}), self.path, self.made_by, kind="checkpoint")
-        self.unwritten, now = None, time.monotonic()
+        now = time.monotonic()
         self.due = now + max(SECONDS_BETWEEN_CHECKPOINTS, 20 * (now - began))
 
 
