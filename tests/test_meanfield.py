@@ -176,11 +176,11 @@ def test_an_interrupted_flow_is_no_solution(monkeypatch):
 
     monkeypatch.setattr(simulation, "_run_chunk", second_is_interrupted)
     model, x = circle_model(noise=None, layers=40), uniform_tokens(5, 2)
-    with pytest.raises(KeyboardInterrupt, match="at layer 2 of 40"):
+    with pytest.raises(KeyboardInterrupt, match="at layer 1 of 40"):
         lagrangian(model, x, replicas=1, dtype="float32")
     calls.clear()
-    with pytest.warns(UserWarning, match="stops at layer 2"):
-        assert lagrangian(model, x, replicas=1, dtype="float32", partial=True).sizes["layer"] == 3
+    with pytest.warns(UserWarning, match="stops at layer 1"):
+        assert lagrangian(model, x, replicas=1, dtype="float32", partial=True).sizes["layer"] == 2
 
 
 @pytest.mark.slow
