@@ -18,7 +18,7 @@ test: setup             ## the suite, but for its long tests
 slow: setup             ## the long tests
 	$(BIN)/python -m pytest -m slow
 
-bench: setup            ## speed against NumPy, diffrax, torchsde and PyTorch, in one run (about 6 minutes)
+bench: setup            ## speed against NumPy, diffrax, torchsde and PyTorch, in one run (about 5 minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/bench.py
 
