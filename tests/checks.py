@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from synchronoise import MLP, DrawnMLP, GaussianField, InLawMLP, SumNoise
+from synchronoise import MLP, DrawnMLP, GaussianField, InLawMLP, SumNoise, simulation
 from synchronoise.randomness import replica_keys, step_key
 
 LAW = MLP("relu", 5, 0.1, 0.2)
@@ -23,6 +23,19 @@ def agrees(samples: np.ndarray, exact: float, *, resolution: float) -> bool:
     error = samples.std(ddof=1) / np.sqrt(samples.size)
     assert 5 * error <= resolution, f"5 SE = {5 * error:.2g} cannot notice {resolution:.2g}: more replicas"
     return bool(abs(samples.mean() - exact) <= 5 * error)
+
+
+def interrupt_second_chunk(monkeypatch) -> None:
+    """Ctrl-C in the second call of a run's compiled program, however long the chunks are."""
+    advance, calls = simulation._run_chunk, []
+
+    def second_is_interrupted(*arguments, **how):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return advance(*arguments, **how)
+
+    monkeypatch.setattr(simulation, "_run_chunk", second_is_interrupted)
 
 
 def uniform_tokens(n: int, d: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:

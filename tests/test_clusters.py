@@ -9,8 +9,8 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 
 import synchronoise as sn
-from checks import NOISES, many_keys, uniform_tokens
-from synchronoise import cli, simulation, testing
+from checks import NOISES, interrupt_second_chunk, many_keys, uniform_tokens
+from synchronoise import cli, testing
 from synchronoise.clusters import (
     GramRank,
     MergeAngles,
@@ -154,15 +154,7 @@ def test_synchrony_to_machine_precision(name, x64):
 
 def test_an_interrupted_run_is_no_result(monkeypatch):
     job = prepare({"layers": 20, "tokens": 3, "dim": 3, "replicas": 2, "width": 4, "every": 1})
-    advance, calls = simulation._run_chunk, []
-
-    def second_is_interrupted(*arguments, **how):
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return advance(*arguments, **how)
-
-    monkeypatch.setattr(simulation, "_run_chunk", second_is_interrupted)
+    interrupt_second_chunk(monkeypatch)
     with pytest.raises(KeyboardInterrupt, match="interrupted at layer"):
         watch(job, (GramRank(),))
 

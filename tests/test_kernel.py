@@ -14,7 +14,7 @@ from numpy.polynomial.polynomial import polyval
 from scipy.integrate import quad
 from scipy.special import ndtr
 
-from synchronoise.activations import activation, custom_activation
+from synchronoise.activations import ACTIVATION_NAMES, activation, custom_activation
 from synchronoise.errors import UserError
 from synchronoise.kernel import Kernel, KernelAccuracyWarning, _powers
 
@@ -154,6 +154,57 @@ def test_variogram_is_relatively_accurate(sigma_u):
     assert kernel.kappa_1 - kernel(1 - 1e-24) == 0.0  # by subtraction nothing is left
 
 
+def smooth_variogram(name, q, c_gap):
+    """Σ a_n² (1 - c^n), a_n = E φ(√q Z) h_n(Z): no difference is taken, so every digit counts."""
+    # The trapezoidal rule is spectral here; h_n by its recursion.
+    z = np.arange(-12, 12, 1 / 64)
+    weight = np.exp(-z * z / 2) / sqrt(2 * pi) / 64
+    values = weight * activation(name)(sqrt(q) * z)
+    before, now, total = np.zeros_like(z), np.ones_like(z), 0.0
+    for n in range(120):
+        loss = -np.expm1(n * np.log1p(-c_gap)) if c_gap < 1 else 1 - (1 - c_gap) ** n
+        total += float(values @ now) ** 2 * loss
+        before, now = now, (z * now - sqrt(n) * before) / sqrt(n + 1)
+    return total
+
+
+def kinked_variogram(name, q, c_gap):
+    """κ(1) - κ(c) at 60 digits: closed forms; ELU by the mean of φ(Y) given X and one integral."""
+    q, c = mpmath.mpf(q), 1 - mpmath.mpf(c_gap)
+
+    def relu(c):
+        return q / (2 * mpmath.pi) * (mpmath.sqrt(1 - c * c) + (mpmath.pi - mpmath.acos(c)) * c)
+
+    if name != "elu":
+        a = mpmath.mpf(0.01 if name == "leaky_relu" else 0)  # φ(x) = a x + (1 - a) max(x, 0)
+        return float(a * q * (1 - c) + (1 - a) ** 2 * (relu(mpmath.mpf(1)) - relu(c)))
+    root, s = mpmath.sqrt(q), mpmath.sqrt(q * (1 - c * c))
+
+    def given(x):  # E φ(Y), Y normal of mean c x and deviation s
+        m = c * x
+        below = mpmath.exp(m + s * s / 2) * mpmath.ncdf(-(m + s * s) / s) - mpmath.ncdf(-m / s)
+        return m * mpmath.ncdf(m / s) + s * mpmath.npdf(m / s) + below
+
+    def integrand(x):
+        phi = x if x > 0 else mpmath.expm1(x)
+        return phi * (phi - given(x)) * mpmath.npdf(x / root) / root
+
+    near = [sign * k * s for sign in (-1, 1) for k in (1, 4, 12)]
+    return float(mpmath.quad(integrand, sorted({0, *near, *(k * root for k in range(-14, 15))})))
+
+
+@pytest.mark.parametrize("name", ACTIVATION_NAMES)
+def test_the_variogram_of_every_activation(name):
+    """δ(ε) to 1e-12 relative on [1e-16, 2]; through κ(1) - κ(1 - ε) not a digit of it would be right at 1e-16."""
+    dim, sigma_u = 3, 0.3
+    kernel, q = Kernel(name, dim, sigma_u), 1 / dim + sigma_u**2
+    exact = kinked_variogram if activation(name).kinks else smooth_variogram
+    with mpmath.workdps(40):
+        for epsilon in (1e-16, 1e-8, 1e-3, 0.5, 2.0):
+            true = exact(name, q, epsilon / (dim * q))
+            assert abs(kernel.variogram(epsilon) / true - 1) < 1e-12
+
+
 @pytest.mark.parametrize(("sigma_u", "sigma_w"), [(0.0, 0.0), (0.0, 1e-6), (1e-4, 0.0), (0.5, 0.0)])
 def test_antipodal_sum_is_relatively_accurate(sigma_u, sigma_w):
     dim = 3
@@ -205,6 +256,11 @@ def test_evaluator_is_the_kernel(name, dim, sigma_u, sigma_w):
     assert np.abs(single(one) - kernel.kappa_1).max() <= 2e-7 * kernel.kappa_1
     slope = jax.grad(lambda v: single(v, jnp))(jnp.float32(1.0))
     assert abs(slope - kernel.dkappa_1) < 1e-4 * size
+    # Antipodal tokens, whose overlap is below -1 by rounding.
+    for evaluator, ulp in ((single, 1.2e-7), (double, 2.3e-16)):
+        below = (-1 - np.arange(4) * ulp).astype("float32" if evaluator is single else "float64")
+        np.testing.assert_allclose(evaluator(below), kernel(-1.0), atol=2e-6 * size)
+        assert np.isfinite(jax.vmap(jax.grad(lambda v, e=evaluator: e(v, jnp)))(jnp.asarray(below))).all()
 
 
 def test_powers_are_taken_only_where_they_lose_no_digits():
@@ -212,6 +268,8 @@ def test_powers_are_taken_only_where_they_lose_no_digits():
     x = np.linspace(-1, 1, 101)
     np.testing.assert_allclose(polyval(x, _powers(short)), chebval(x, short), atol=1e-16)
     assert not _powers(long)
+    kernel = Kernel("sin:12", 2)
+    np.testing.assert_allclose(kernel.evaluator()(x), kernel(x), atol=1e-13 * (kernel.kappa_1 + kernel.dkappa_1))
     lost = polyval(x, cheb2poly(long)) - chebval(x, long)
     assert np.abs(lost).max() > 1  # the rule is needed
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from checks import uniform_tokens
+from checks import interrupt_second_chunk, uniform_tokens
 from synchronoise import (
     MLP,
     CausalAttention,
@@ -20,7 +20,6 @@ from synchronoise import (
     UserError,
     VectorNoise,
     simulate,
-    simulation,
 )
 from synchronoise.banks import HarmonicField
 from synchronoise.harmonics import degrees
@@ -166,19 +165,12 @@ def test_grids_and_weighted_tokens_solve_one_equation(dim, x64):
 
 def test_an_interrupted_flow_is_no_solution(monkeypatch):
     """Ctrl-C in the second chunk raises: a part must not be taken for the whole.  Asked for, the part comes back."""
-    advance, calls = simulation._run_chunk, []
-
-    def second_is_interrupted(*arguments, **how):
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return advance(*arguments, **how)
-
-    monkeypatch.setattr(simulation, "_run_chunk", second_is_interrupted)
+    interrupt_second_chunk(monkeypatch)
     model, x = circle_model(noise=None, layers=40), uniform_tokens(5, 2)
     with pytest.raises(KeyboardInterrupt, match="at layer 1 of 40"):
         lagrangian(model, x, replicas=1, dtype="float32")
-    calls.clear()
+    monkeypatch.undo()
+    interrupt_second_chunk(monkeypatch)
     with pytest.warns(UserWarning, match="stops at layer 1"):
         assert lagrangian(model, x, replicas=1, dtype="float32", partial=True).sizes["layer"] == 2
 

@@ -7,6 +7,7 @@ import xarray as xr
 from matplotlib.text import Text
 
 from synchronoise import plots
+from synchronoise.plots_meanfield import corollary_figure
 
 LAYERS = np.arange(0, 31)
 COLUMNS = ["attention scale +1", "no attention", "attention scale −1"]
@@ -114,3 +115,22 @@ def test_theory_that_is_not_there_is_not_drawn():
     assert not curves(axis, "two-token equation (limit)")
     assert not curves(axis, "bound of Theorem 1.4 (limit)")
     assert [text.get_text() for text in axis.texts] == ["not covered by theory: attention repels"]
+
+
+def test_the_corollary_draws_every_cell_of_its_grid():
+    """Seven numbers of tokens, more than there are colours: none is dropped."""
+    rng = np.random.default_rng(0)
+    sizes = {"tokens": [2**k for k in range(1, 8)], "layers": [4, 16], "width": [8, 64]}
+    shape = tuple(map(len, sizes.values()))
+    fit = 1 / np.array(sizes["tokens"])[:, None, None] + np.zeros(shape)
+    error = fit[..., None] * rng.uniform(0.9, 1.1, (*shape, 9))
+    cells = tuple(sizes)
+    data = {
+        "error": ((*cells, "replica"), error),
+        "fit": (cells, fit),
+        "interval": (("end", *cells), np.quantile(error, [0, 1], axis=-1)),
+    }
+    axis = corollary_figure(xr.Dataset(data, sizes), "a caption").axes[0]
+    drawn = sorted(float(bars.lines[0].get_ydata()[0]) for bars in axis.containers)
+    np.testing.assert_allclose(drawn, np.sort(error.mean(axis=-1).ravel()))
+    assert len(axis.get_legend().get_texts()) == 1 + 7 * 2

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checks import interrupt_second_chunk
 from synchronoise import cli, runs
 from synchronoise.errors import RunError, UserError
 from synchronoise.store import claimed, load, save
@@ -81,6 +82,29 @@ def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys, job, wh
     assert out.read_bytes() == whole
     assert cli.status([*arguments, "--resume"]) == 0, "resuming what is complete changes nothing"
     assert out.read_bytes() == whole
+
+
+def test_checkpoints_come_by_time_unless_asked_for(tmp_path, monkeypatch):
+    """A run stopped between two of them is written then, also when Ctrl-C hits the writing itself, and resumed."""
+    job, out = runs.prepare({**SMALL, "chunk": 0}), tmp_path / "run.nc"
+    runs.run(job, tmp_path / "whole.nc")
+    rows = []
+    monkeypatch.setattr(
+        runs, "save", lambda data, *rest, **how: (rows.append(data.attrs["rows"]), save(data, *rest, **how))
+    )
+    interrupt_second_chunk(monkeypatch)
+    with pytest.raises(KeyboardInterrupt, match="layer 1 of 12; --resume continues"):
+        runs.run(job, out)
+    assert rows == [2]  # not due yet, but left behind
+    monkeypatch.undo()
+    monkeypatch.setattr(runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    stop_at(monkeypatch, 1, KeyboardInterrupt())  # due at once: in the middle of writing it
+    with pytest.raises(KeyboardInterrupt, match="--resume continues"):
+        runs.run(job, out, resume=True)
+    assert load(tmp_path / "run.nc.partial", kind="checkpoint")[0].attrs["rows"] > 2
+    monkeypatch.undo()
+    runs.run(job, out, resume=True)
+    assert out.read_bytes() == (tmp_path / "whole.nc").read_bytes()
 
 
 def test_resuming_with_nothing_there_starts(tmp_path, job, whole):

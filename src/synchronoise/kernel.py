@@ -130,7 +130,8 @@ class KernelEvaluator:
             return self.constants[0] - epsilon * _series(self.even, u)
         gap = epsilon * self.scale
         c, square = 1.0 - gap, gap * (2.0 - gap)
-        w = xp.sqrt(square + 1e-30)  # no 0: the derivative is finite there, and square takes it away
+        # Above 0: merged and antipodal tokens have square <= 0 by rounding, where √ has no derivative, or no value.
+        w = xp.sqrt(xp.maximum(square, 1e-30))
         bulk = _series(self.even, 2.0 * w - 1.0)
         if self.odd:
             bulk = bulk + c * _series(self.odd, 2.0 * w - 1.0)

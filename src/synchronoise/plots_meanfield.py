@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,9 +106,8 @@ def corollary_figure(result: xr.Dataset, caption: str) -> Figure:
         fit, error, interval = result["fit"], result["error"].mean("replica"), result["interval"]
         ends = [0.7 * float(fit.min()), 1.4 * float(fit.max())]
         axis.plot(ends, ends, color="black", linestyle=":", label="a/L + b/m + c/N")
-        markers = ("o", "s", "^", "D", "v", "P")
-        for colour, tokens in zip(COLOURS, result["tokens"].values, strict=False):
-            for marker, layers in zip(markers, result["layers"].values, strict=False):
+        for colour, tokens in zip(cycle(COLOURS), result["tokens"].values, strict=False):
+            for marker, layers in zip(cycle("os^Dv"), result["layers"].values, strict=False):
                 for size, width in enumerate(result["width"].values):
                     cell = {"tokens": tokens, "layers": layers, "width": width}
                     mean, (low, high) = float(error.sel(cell)), interval.sel(cell).values
@@ -122,7 +122,7 @@ def corollary_figure(result: xr.Dataset, caption: str) -> Figure:
             along.set_major_formatter("{x:g}")
             along.set_minor_formatter(NullFormatter())
         widths = ", ".join(map(str, result["width"].values))
-        axis.legend(frameon=False, fontsize=6, title=f"larger marks: m = {widths}", title_fontsize=6)
+        axis.legend(frameon=False, fontsize=7, title=f"larger marks: m = {widths}", title_fontsize=7)
     return figure
 
 

@@ -237,12 +237,12 @@ def _run(job: Job, out: Path, *, overwrite: bool, resume: bool, progress: bool) 
     checkpoint = _Checkpoint(partial, made_by, always=job.config.chunk > 0)
     try:
         dataset = _simulate(job, progress=progress, resume=state, on_chunk=checkpoint)
-    except KeyboardInterrupt as stop:
-        checkpoint.write()
-        raise KeyboardInterrupt(f"{stop}; --resume continues" if str(stop) else "interrupted") from None
     except RunError:
         checkpoint.write()
         raise
+    except KeyboardInterrupt as stop:
+        checkpoint.write()
+        raise KeyboardInterrupt(f"{stop}; --resume continues" if str(stop) else "interrupted") from None
     del dataset.attrs["provenance"]
     if isinstance(job.start, np.ndarray):
         dataset["start_tokens"] = (("token", "dim"), job.start, {"long_name": "tokens at the start"})
@@ -299,13 +299,16 @@ class _Checkpoint:
         state, began = self.unwritten, time.monotonic()
         if state is None:
             return
-        self.unwritten = None  # a disk that is full is not tried again
         variables: dict[str, Any] = {"state": (("replica", "token", "dim"), state.tokens)}
         for name, seen in state.seen.items():
             dims = ("replica", "layer", *(f"{name}_{k}" for k in range(seen.ndim - 2)))
             variables[f"seen_{name}"] = (dims, seen)
-        save(xr.Dataset(variables, attrs={"rows": state.rows}), self.path, self.made_by, kind="checkpoint")
-        now = time.monotonic()
+        try:
+            save(xr.Dataset(variables, attrs={"rows": state.rows}), self.path, self.made_by, kind="checkpoint")
+        except RunError:
+            self.unwritten = None  # a disk that is full is not tried again; what Ctrl-C cuts off is
+            raise
+        self.unwritten, now = None, time.monotonic()
         self.due = now + max(SECONDS_BETWEEN_CHECKPOINTS, 20 * (now - began))
 
 

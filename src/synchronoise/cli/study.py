@@ -67,10 +67,9 @@ def converge(
     token_error: Annotated[float, Parameter(help="limits: root-mean-square error per token that is wanted.")] = 0.1,
     path: Annotated[bool, Parameter(help="depth: one path as L grows, no mean.", negative=())] = False,
     quick: Annotated[bool, Parameter(help="Fewer levels and replicas, wider bands.", negative=())] = False,
-    out: Annotated[
-        Path | None,
-        Parameter(help="The result [default: converge-WHAT.nc]; a figure goes beside it."),
-    ] = None,
+    out: Annotated[Path | None, Parameter(help="The result [default: converge-WHAT.nc]; a figure goes beside it.")] = (
+        None
+    ),
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
