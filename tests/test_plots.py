@@ -7,6 +7,8 @@ import xarray as xr
 from matplotlib.text import Text
 
 from synchronoise import plots
+from synchronoise.plots_convergence import limits_figure
+from synchronoise.plots_flow import escape_figure
 from synchronoise.plots_meanfield import corollary_figure
 
 LAYERS = np.arange(0, 31)
@@ -134,3 +136,13 @@ def test_the_corollary_draws_every_cell_of_its_grid():
     drawn = sorted(float(bars.lines[0].get_ydata()[0]) for bars in axis.containers)
     np.testing.assert_allclose(drawn, np.sort(error.mean(axis=-1).ravel()))
     assert len(axis.get_legend().get_texts()) == 1 + 7 * 2
+
+
+def test_more_curves_than_colours_are_all_drawn():
+    times = {f"strength {k}": np.array([0.1, 0.2, np.inf]) for k in range(12)}
+    assert len(escape_figure(times, 1.0, "a caption").axes[0].lines) == 12
+    sizes = {"layers": [2**k for k in range(1, 11)], "width": [8.0, np.inf]}
+    error = 1 / np.array(sizes["layers"])[:, None] * np.ones((1, 2))
+    data = {name: (tuple(sizes), error) for name in ("mean", "low", "high", "fit")}
+    against_width = limits_figure(xr.Dataset(data, sizes), "a caption").axes[1]
+    assert sum(line.get_label().startswith("L = ") for line in against_width.lines) == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def limits_figure(result: xr.Dataset, caption: str) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure, axes = _figure(2, caption)
         for axis, along, across, symbol in ((axes[0], "layers", "width", "m"), (axes[1], "width", "layers", "L")):
-            for value, colour in zip(result[across].values, COLOURS, strict=False):
+            for value, colour in zip(result[across].values, cycle(COLOURS), strict=False):
                 line = result.sel({across: value})
                 if along == "width":
                     line = line.sel(width=np.isfinite(line["width"]))
@@ -66,7 +67,7 @@ def law_figure(result: xr.Dataset, caption: str) -> Figure:
 
     with matplotlib.rc_context(STYLE):
         figure, (left, right) = _figure(2, caption)
-        for width, colour in zip(result["width"].values, COLOURS, strict=False):
+        for width, colour in zip(result["width"].values, cycle(COLOURS), strict=False):
             line = result.sel(width=width)
             name = "m = $\\infty$" if np.isinf(width) else f"m = {width:g}"
             left.errorbar(
@@ -97,7 +98,7 @@ def path_figure(paths: Mapping[int, np.ndarray], errors: Mapping[int, float], ho
     with matplotlib.rc_context(STYLE):
         figure, (left, right) = _figure(2, caption)
         *levels, finest = sorted(paths)
-        for level, colour in zip(levels, COLOURS, strict=False):
+        for level, colour in zip(levels, cycle(COLOURS), strict=False):
             x = paths[level][:, 0, 0]
             time = np.linspace(0, horizon, len(x))
             left.step(time, x, where="post", color=colour, linewidth=0.7, label=f"L = {level}")

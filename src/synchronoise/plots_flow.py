@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def clusters_figure(dataset: xr.Dataset, shown: Sequence[float], caption: str) -
     """Mean number of clusters against time at the angles shown, and against the angle at several times."""
     figure, (left, right) = _panels(2)
     deltas, time = dataset["delta"].values, dataset["time"].values
-    for colour, angle in zip(COLOURS, shown, strict=False):
+    for colour, angle in zip(cycle(COLOURS), shown, strict=False):
         mean = dataset["clusters"].sel(delta=angle).values
         left.plot(time, mean[:, 0], color=colour, label=f"δ = {angle:.3g}")
         left.plot(time, mean[:, 1], color=colour, linestyle=":", linewidth=0.9)
@@ -55,7 +56,7 @@ def compare_figure(results: Mapping[str, xr.Dataset], floors: Mapping[str, float
     Dashed: the two-token equation; dotted: the floor of the energy that it gives.
     """
     figure, (energy, clusters, merged) = _panels(3)
-    for colour, (name, result) in zip(COLOURS, results.items(), strict=False):
+    for colour, (name, result) in zip(cycle(COLOURS), results.items(), strict=False):
         time = result["time"]
         mean, error = result["energy_mean"].values, result["energy_se"].values
         energy.plot(time, mean, color=colour)
@@ -79,7 +80,7 @@ def compare_figure(results: Mapping[str, xr.Dataset], floors: Mapping[str, float
 def escape_figure(times: Mapping[str, np.ndarray], horizon: float, caption: str) -> Figure:
     """Share of the replicas that have not escaped against time, one curve for each strength of the noise."""
     figure, (axis,) = _panels(1)
-    for colour, (name, escapes) in zip((GREY, *COLOURS), times.items(), strict=False):
+    for colour, (name, escapes) in zip(cycle((GREY, *COLOURS)), times.items(), strict=False):
         steps = np.sort(np.append(0.0, escapes[np.isfinite(escapes)]))
         left = 1 - np.arange(steps.size) / escapes.size
         axis.step(np.append(steps, horizon), np.append(left, left[-1]), where="post", color=colour, label=name)
