@@ -63,7 +63,7 @@ def test_the_time_of_very_many_tokens_is_extrapolated(model, power, monkeypatch)
     """Never run at all of them: one layer may take minutes.  Observers look at the first tokens only."""
     asked = []
 
-    def seconds(model, tokens, what):
+    def seconds(model, tokens, looped, what):
         asked.append(len(tokens))
         return 3.0
 

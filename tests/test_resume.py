@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from checks import interrupt_second_chunk
-from synchronoise import cli, runs
+from synchronoise import cli, runs, store
 from synchronoise.errors import RunError, UserError
 from synchronoise.store import claimed, load, save
 
@@ -85,7 +85,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys, job, wh
 
 
 def test_checkpoints_come_by_time_unless_asked_for(tmp_path, monkeypatch):
-    """A run stopped between two of them is written then, also when Ctrl-C hits the writing itself, and resumed."""
+    """A run stopped between two of them is written then, and resumed; Ctrl-C waits for one that is being written."""
     job, out = runs.prepare({**SMALL, "chunk": 0}), tmp_path / "run.nc"
     runs.run(job, tmp_path / "whole.nc")
     rows = []
@@ -98,11 +98,18 @@ def test_checkpoints_come_by_time_unless_asked_for(tmp_path, monkeypatch):
     assert rows == [2]  # not due yet, but left behind
     monkeypatch.undo()
     monkeypatch.setattr(runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    stop_at(monkeypatch, 1, KeyboardInterrupt())  # due at once: in the middle of writing it
+    seal = store._seal
+
+    def interrupted_seal(content):
+        signal.raise_signal(signal.SIGINT)  # a checkpoint is due at once: in the middle of writing it
+        return seal(content)
+
+    (tmp_path / "run.nc.partial").unlink()
+    monkeypatch.setattr(store, "_seal", interrupted_seal)
     with pytest.raises(KeyboardInterrupt, match="--resume continues"):
-        runs.run(job, out, resume=True)
-    assert load(tmp_path / "run.nc.partial", kind="checkpoint")[0].attrs["rows"] > 2
+        runs.run(job, out)
     monkeypatch.undo()
+    assert load(tmp_path / "run.nc.partial", kind="checkpoint")[0].attrs["rows"] == 2
     runs.run(job, out, resume=True)
     assert out.read_bytes() == (tmp_path / "whole.nc").read_bytes()
 

@@ -18,7 +18,7 @@ from synchronoise.harmonic_attention import HarmonicAttention
 from synchronoise.model import Transformer, observe, step
 from synchronoise.observables import MOST_PAIRED, Observable
 from synchronoise.randomness import replica_keys, step_key
-from synchronoise.simulation import for_each, replicas_at_once, workers
+from synchronoise.simulation import batches_in_a_call, for_each, replicas_at_once, workers
 
 # An idle process with JAX loaded and one program compiled.
 BASE = 400e6
@@ -136,8 +136,11 @@ def seconds_per_layer(
     n, d = tokens.shape
     x = tokens[:MEASURED]
     h = model.horizon / model.layers
-    layer = _seconds_of_batch(model, x, lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0])
-    look = _seconds_of_batch(model, x, lambda key, x: observe(x, model.weights, observers)) if observers else 0.0
+    looped = batches_in_a_call(model, *x.shape, replicas)
+    layer = _seconds_of_batch(model, x, looped, lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0])
+    look = 0.0
+    if observers:
+        look = _seconds_of_batch(model, x, looped, lambda key, x: observe(x, model.weights, observers))
     pairs = not isinstance(model.attention, HarmonicAttention | None) or _columns(model, d)[1]
     layer *= (n / len(x)) ** (2 if pairs else 1)
     batches = -(-replicas // replicas_at_once(model, n, d))
@@ -145,17 +148,19 @@ def seconds_per_layer(
     return rounds * layer, rounds * look
 
 
-def _seconds_of_batch(model: Transformer, tokens: np.ndarray, what: Callable[[Any, Any], Any]) -> float:
+def _seconds_of_batch(model: Transformer, tokens: np.ndarray, looped: int, what: Callable[[Any, Any], Any]) -> float:
+    """Those of one of ``looped`` batches in a call."""
     together = replicas_at_once(model, *tokens.shape)
-    x = np.broadcast_to(tokens, (together, *tokens.shape))
-    keys = replica_keys(0, together)
-    compiled = jax.jit(partial(for_each, what)).lower(keys, x).compile()
+    x = np.broadcast_to(tokens, (looped, together, *tokens.shape))
+    keys = replica_keys(0, looped * together).reshape(looped, together)
+    batches = partial(jax.lax.map, lambda batch: for_each(what, *batch))
+    compiled = jax.jit(batches).lower((keys, x)).compile()
     times: list[float] = []
     while len(times) < 3 and sum(times) < 1:
         start = time.perf_counter()
-        jax.block_until_ready(compiled(keys, x))
+        jax.block_until_ready(compiled((keys, x)))
         times.append(time.perf_counter() - start)
-    return min(times)
+    return min(times) / looped
 
 
 def batches_at_once(model: Transformer, tokens: int, dim: int, replicas: int) -> int:

@@ -262,7 +262,10 @@ def produce(
     if picture.exists() and not (overwrite or (resume and Path(out).exists())):
         raise UserError(f"{picture} exists", mend="--overwrite replaces it, --out names another file")
     dataset = run(job, out, overwrite=overwrite, resume=resume, progress=progress)
-    draw_run(job.config, dataset, picture)
+    try:
+        draw_run(job.config, dataset, picture)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted while drawing: {out} is whole, --resume draws its picture") from None
     warn_of_dense(dataset, job.config.tokens)
     energy = dataset["energy"].values.astype(float)
     median = dataset["overlap_quantiles"].sel(quantile=0.5).values.astype(float)
@@ -303,12 +306,9 @@ class _Checkpoint:
         for name, seen in state.seen.items():
             dims = ("replica", "layer", *(f"{name}_{k}" for k in range(seen.ndim - 2)))
             variables[f"seen_{name}"] = (dims, seen)
-        try:
-            save(xr.Dataset(variables, attrs={"rows": state.rows}), self.path, self.made_by, kind="checkpoint")
-        except RunError:
-            self.unwritten = None  # a disk that is full is not tried again; what Ctrl-C cuts off is
-            raise
-        self.unwritten, now = None, time.monotonic()
+        self.unwritten = None  # a disk that is full is not tried again
+        save(xr.Dataset(variables, attrs={"rows": state.rows}), self.path, self.made_by, kind="checkpoint")
+        now = time.monotonic()
         self.due = now + max(SECONDS_BETWEEN_CHECKPOINTS, 20 * (now - began))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 import warnings
@@ -29,6 +30,9 @@ from .sphere import Start, layer_norm
 from .store import environment
 
 Ensemble = Float[Array, "replica n d"]
+
+# The largest array of a step that is shorter than the call of its program, and the batches that a call then takes.
+FEW, LOOPED = 128, 32
 
 
 class FloorWarning(UserWarning):
@@ -183,22 +187,22 @@ def _run_chunk(
     """
     replicas, n, d = state.tokens.shape
     batch = replicas_at_once(program.model, n, d)
-    lanes = -(-replicas // batch) * batch  # whole batches: the last lanes repeat a replica and are thrown away
+    shape = (batches_in_a_call(program.model, n, d, replicas), batch)
+    lanes = math.prod(shape)  # whole calls: the last lanes repeat a replica and are thrown away
     devices = jax.local_devices()
     words = np.asarray(jax.random.key_data(keys))  # to be indexed without a call of JAX
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
     def advance(first: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        device = devices[first // batch % len(devices)]
-        index = np.minimum(np.arange(first, first + batch), replicas - 1)
+        device = devices[first // lanes % len(devices)]
+        index = np.minimum(np.arange(first, first + lanes), replicas - 1).reshape(shape)
         counts = (np.int32(state.rows), np.int32(rows), np.int32(every))
         with jax.enable_x64(wide):  # what `with jax.enable_x64(True)` says holds for one thread
             tokens, lane_words = jax.device_put((state.tokens[index], words[index]), device)
-            return jax.tree.map(
-                np.asarray, _advance(program.shape, program.numbers, tokens, lane_words, counts, capacity)
-            )
+            done = _advance(program.shape, program.numbers, tokens, lane_words, counts, capacity)
+        return jax.tree.map(lambda value: np.asarray(value).reshape(lanes, *value.shape[2:]), done)
 
-    firsts = range(0, lanes, batch)
+    firsts = range(0, replicas, lanes)
     with ThreadPoolExecutor(workers(devices)) as pool:
         # The first call of a run traces and compiles: alone, so that it happens once.
         done = [advance(0)] if state.rows == 0 else []
@@ -252,10 +256,24 @@ def replicas_at_once(model: Transformer, n: int, d: int) -> int:
     depend on how many there are, the size is the model's alone, and the last batch is filled up.  The steps are where
     batches were measured to gain; at 8 tokens of dimension 8 one gains little and would cost a single long run most.
     """
-    work = n * max(n, d, getattr(model.noise, "width", 1))
+    work = _work(model, n, d)
     if work <= 32:
         return 64
-    return 1 if work <= 128 else min(16, max(1, 2**14 // work))
+    return 1 if work <= FEW else min(16, max(1, 2**14 // work))
+
+
+def batches_in_a_call(model: Transformer, n: int, d: int, replicas: int) -> int:
+    """Batches that one call of the compiled program goes through, one after the other.
+
+    Steps of few tokens are shorter than a call.  A loop over batches compiles to the same steps, so no number changes.
+    """
+    batches = -(-replicas // replicas_at_once(model, n, d))
+    return LOOPED if _work(model, n, d) <= FEW and batches >= 2 * LOOPED else 1
+
+
+def _work(model: Transformer, n: int, d: int) -> int:
+    """The largest array of a step of one replica."""
+    return n * max(n, d, getattr(model.noise, "width", 1))
 
 
 class _Program(NamedTuple):
@@ -275,35 +293,39 @@ class _Program(NamedTuple):
 
 @partial(jax.jit, static_argnames=("shape", "capacity"))
 def _advance(
-    shape: Any, numbers: list[Array], x: Ensemble, words: Array, counts: tuple[Any, Any, Any], capacity: int
-) -> tuple[Ensemble, Array, dict[str, Array]]:
-    """A batch of replicas ``rows <= capacity`` observed layers further: one compiled loop for any number of them.
+    shape: Any, numbers: list[Array], x: Array, words: Array, counts: tuple[Any, Any, Any], capacity: int
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Batches of replicas ``rows <= capacity`` observed layers further: one compiled loop for any number of them.
 
-    ``words`` are the data of the replicas' keys; ``counts`` the observed layers before, those to do (rows), and the
-    layers between two of them.
+    ``x`` are their tokens (batch, replica, token, dim) and ``words`` the data of their keys; ``counts`` the observed
+    layers before, those to do (rows), and the layers between two of them.
     """
-    keys = jax.random.wrap_key_data(words)
     tree, other_tree, others = shape
     model, observers = eqx.combine(jax.tree.unflatten(tree, numbers), jax.tree.unflatten(other_tree, others))
     h = model.horizon / model.layers
     first, rows, every = counts
 
-    def observed(x: Ensemble) -> dict[str, Array]:
-        return for_each(lambda one: observe(one, model.weights, observers), x)
+    def batch(x: Ensemble, words: Array) -> tuple[Ensemble, Array, dict[str, Array]]:
+        keys = jax.random.wrap_key_data(words)
 
-    def layer(k: Array, x: Ensemble) -> Ensemble:
-        return for_each(lambda one, key: step(step_key(key, k), one, model.drawn(key, k), h)[0], x, keys)
+        def observed(x: Ensemble) -> dict[str, Array]:
+            return for_each(lambda one: observe(one, model.weights, observers), x)
 
-    def row(i: Array, carry: tuple[Ensemble, Array, dict[str, Array]]) -> tuple[Ensemble, Array, dict[str, Array]]:
-        x, finite, seen = carry
-        last = (first + i) * every
-        x = jax.lax.fori_loop(jnp.maximum(last - every, 0), last, layer, x)  # row 0 is layer 0: nothing before it
-        seen = jax.tree.map(lambda buffer, value: buffer.at[:, i].set(value), seen, observed(x))
-        return x, finite.at[:, i].set(jnp.isfinite(x).all(axis=(1, 2))), seen
+        def layer(k: Array, x: Ensemble) -> Ensemble:
+            return for_each(lambda one, key: step(step_key(key, k), one, model.drawn(key, k), h)[0], x, keys)
 
-    shapes = jax.eval_shape(observed, x)
-    seen = jax.tree.map(lambda value: jnp.zeros((len(x), capacity, *value.shape[1:]), value.dtype), shapes)
-    return jax.lax.fori_loop(0, rows, row, (x, jnp.zeros((len(x), capacity), bool), seen))
+        def row(i: Array, carry: tuple[Ensemble, Array, dict[str, Array]]) -> tuple[Ensemble, Array, dict[str, Array]]:
+            x, finite, seen = carry
+            last = (first + i) * every
+            x = jax.lax.fori_loop(jnp.maximum(last - every, 0), last, layer, x)  # row 0 is layer 0: nothing before it
+            seen = jax.tree.map(lambda buffer, value: buffer.at[:, i].set(value), seen, observed(x))
+            return x, finite.at[:, i].set(jnp.isfinite(x).all(axis=(1, 2))), seen
+
+        shapes = jax.eval_shape(observed, x)
+        seen = jax.tree.map(lambda value: jnp.zeros((len(x), capacity, *value.shape[1:]), value.dtype), shapes)
+        return jax.lax.fori_loop(0, rows, row, (x, jnp.zeros((len(x), capacity), bool), seen))
+
+    return jax.lax.map(lambda one: batch(*one), (x, words))
 
 
 def for_each(f: Callable[..., Any], *batch: Any) -> Any:

@@ -15,7 +15,9 @@ import io
 import json
 import os
 import platform
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -100,8 +102,8 @@ def save(dataset: xr.Dataset, path: str | Path, provenance: Mapping[str, Any], *
     """Write a dataset of numbers, whole or not at all; `kind` is "run" or "checkpoint".
 
     `provenance` is JSON data.  The same dataset and provenance always make the same bytes: nothing of the
-    moment (time, duration, process) is written.  Raises `RunError` when the disk refuses; nothing is then
-    left.
+    moment (time, duration, process) is written.  Ctrl-C waits for the end.  Raises `RunError` when the disk refuses;
+    nothing is then left.
 
     >>> save(xr.Dataset({"energy": ("layer", [0.5, 0.25])}), "/no/such/folder/run.nc", {})
     Traceback (most recent call last):
@@ -113,8 +115,25 @@ def save(dataset: xr.Dataset, path: str | Path, provenance: Mapping[str, Any], *
         "kind": kind,
         "provenance": json.dumps(provenance, sort_keys=True, ensure_ascii=False, allow_nan=False),
     }
-    content = bytes(dataset.assign_attrs(ours).to_netcdf(engine="h5netcdf"))
-    write_atomically(path, content + _seal(content))
+    with _uninterrupted():
+        content = bytes(dataset.assign_attrs(ours).to_netcdf(engine="h5netcdf"))
+        write_atomically(path, content + _seal(content))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: inside the HDF5 library it can be lost, or leave a lock held for ever."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # no other one is interrupted
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
@@ -210,7 +229,8 @@ def load(path: str | Path, *, kind: str | None = "run") -> tuple[xr.Dataset, dic
         raise RunError(f"{path} was not written by synchronoise, or is cut short")
     if seal != _seal(body):
         raise RunError(f"{path} is damaged: its bytes do not match their SHA-256")
-    dataset = xr.load_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False)
+    with _uninterrupted():
+        dataset = xr.load_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False)
     ours = {name: dataset.attrs.pop(name) for name in ("format", "format_version", "kind", "provenance")}
     if ours["format_version"] != FORMAT_VERSION:
         raise RunError(
