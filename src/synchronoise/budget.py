@@ -136,7 +136,7 @@ def seconds_per_layer(
     n, d = tokens.shape
     x = tokens[:MEASURED]
     h = model.horizon / model.layers
-    looped = batches_in_a_call(model, *x.shape, replicas)
+    looped = batches_in_a_call(model, len(x), d, replicas)
     layer = _seconds_of_batch(model, x, looped, lambda key, x: step(step_key(key, 0), x, model.drawn(key, 0), h)[0])
     look = 0.0
     if observers:
