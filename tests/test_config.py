@@ -170,12 +170,13 @@ def test_an_unreadable_file_is_one_line(tmp_path, content, message):
         ({"heads": 2}, "multihead"), ({"overlap": 0.5}, "equiangular"), ({"spread": 0.5}, "clusters"),
         ({"noise": "vector", "width": "8"}, "an mlp"), ({"noise": "private", "sigma_u": 0.1}, "an mlp"),
         ({"attention": "none", "attention_scale": 2.0}, "attention"), ({"attention": "none", "beta": 2.0}, "attention"),
+        ({"attention_scale": 0.0, "method": "dense"}, "attention"),
     ],
 )  # fmt: skip
 def test_what_would_change_nothing_is_refused(typed, without):
     with pytest.raises(UserError, match=f"changes nothing without .*{without}"):
         refuse_idle(typed, configure(typed), energy=False)
-    mended = {"attention": "multihead", "start": "clusters", "noise": "mlp"}
+    mended = {"attention": "multihead", "attention_scale": 2.0, "start": "clusters", "noise": "mlp"}
     if "overlap" in typed:
         mended["start"] = "equiangular"
     refuse_idle(typed, configure({**typed, **mended}), energy=False)

@@ -9,6 +9,7 @@ from synchronoise import UserError, cli
 from synchronoise.convergence.experiments import experiment
 from synchronoise.convergence.fit import Estimate
 from synchronoise.convergence.measures import _verdict
+from synchronoise.options import CONVERGE
 from synchronoise.store import load
 
 SMALL = ["--replicas", "8", "--tokens", "2", "--dim", "2", "--activation", "tanh"]
@@ -57,6 +58,10 @@ def test_every_experiment_says_a_verdict(arguments, tmp_path, capsys):
         (["depth", "--widths", "4,8"], "has no --widths"),
         (["depth", "--layers", "8"], "has no --layers"),
         (["law", "--tokens", "3"], "2, a pair"),
+        (["tokens", "--tokens", "3"], "has no --tokens"),
+        (["corollary", "--layers", "3"], "has no --layers"),
+        (["corollary", "--beta", "3"], "changes nothing without attention"),
+        (["depth", "--overlap", "0.5"], "changes nothing without the start equiangular"),
         (["law", "--start", "clusters", "--tokens", "4"], "uniform or equiangular"),
         (["width", "--replicas", "3"], "8 or more"),
         (["width", "--path"], "has no --path"),
@@ -71,6 +76,25 @@ def test_a_mistake_is_one_line(arguments, message, capsys, monkeypatch, tmp_path
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_the_help_shows_the_defaults_that_hold(capsys):
+    assert cli.status(["converge", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for shown in (
+        "[default: 3; law: 16; tokens, corollary: 2]",
+        "[default: 0; law, tokens, corollary: 0.3]",
+        "[default: 256; law: 65536; tokens: 24; corollary: 128]",
+        "[default: width: 32; tokens: 40]",
+        "[default: 1; tokens: 2]",
+    ):
+        assert shown in text, shown
+    for what in ("depth", "width", "limits", "law"):
+        config = experiment(what, {}).job.config
+        for name, value in CONVERGE[what].items():
+            assert value is None or getattr(config, name) == value
+    with pytest.raises(UserError, match="has no --layers"):
+        experiment("limits", {"layers": 8})
 
 
 def test_defaults_meet_what_is_asked_of_them():

@@ -90,8 +90,7 @@ def test_converge_tokens_is_wired(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(chaos, "CHAOS_NOISES", 256)
     monkeypatch.setattr(chaos, "REFERENCE", {2: 512})
     words = ["converge", "tokens", "--quick", "--layers", "8", "--levels", "8,16", "--horizon", "0.2", "--out"]
-    monkeypatch.setattr(chaos, "DEFAULTS", {**chaos.DEFAULTS, "layers": 8})
-    result = command(capsys, *[word for word in words if word not in ("--layers", "8")], str(tmp_path / "t.nc"))
+    result = command(capsys, *words, str(tmp_path / "t.nc"))
     assert result["theory"] == -1
     assert len(result["error"]) == 2
     assert load(tmp_path / "t.nc", kind="chaos")[0]["distance"].shape == (6, 8, 2)

@@ -92,7 +92,7 @@ def test_two_tokens_follow_tanh(x64):
 def test_the_limit_has_the_same_law_and_another_route():
     finite = sn.Transformer(sn.SoftmaxAttention(), sn.DrawnMLP(LAW, 64), layers=20, horizon=2.0)
     assert finite.limit().route == "Gaussian field, Cholesky factor"
-    assert finite.limit(features=3, layers=50).route == "width 3, weights drawn"
+    assert finite.limit(features=3, layers=50).route == "Gaussian field, 3 fresh features"
     assert finite.limit(layers=50).layers == 50
     assert finite.describe()["noise"]["mlp"]["activation"] == "relu"
 

@@ -9,6 +9,7 @@ import synchronoise as sn
 from checks import NOISES, uniform_tokens
 from synchronoise.errors import UserError
 from synchronoise.randomness import Role, address, replica_keys, step_key
+from synchronoise.simulation import batches_in_a_call
 
 FIELDS = [name for name, noise in NOISES.items() if not noise.in_law_only]
 LAWS = [name for name, noise in NOISES.items() if noise.in_law_only]
@@ -96,6 +97,20 @@ def test_no_number_depends_on_replicas_or_chunks(name, dtype, x64):
         other = run(replicas, chunk)
         for variable in ("tokens", "energy", "overlap_quantiles"):
             assert (other[variable].values == reference[variable].values[:replicas]).all(), (variable, replicas)
+
+
+@pytest.mark.parametrize(("tokens", "replicas"), [(2, 64 * 64 + 1), (8, 70)])
+def test_batches_that_share_a_call_change_no_number(tokens, replicas):
+    """Many small batches go through one call: every replica has the bits it has in a small ensemble."""
+    model = sn.Transformer(sn.SoftmaxAttention(), NOISES["field"], layers=3, horizon=1.0)
+
+    def run(replicas):
+        return sn.simulate(model, sn.Uniform(tokens, 5), replicas=replicas, save_tokens=True, seed=4)["tokens"].values
+
+    assert batches_in_a_call(model, tokens, 5, replicas) > 1 == batches_in_a_call(model, tokens, 5, 3)
+    many = run(replicas)
+    assert (many[:3] == run(3)).all()
+    assert len(np.unique(many[:, -1, 0, 0])) == replicas
 
 
 def test_a_run_does_not_depend_on_attention_or_start_through_its_noise(x64):

@@ -21,11 +21,11 @@ def route(**values):
 
 def test_the_limit_is_a_factor_until_it_is_too_large_or_tokens_come_too_close():
     assert route(width="inf") is sn.GaussianField
-    assert route(width="inf", tokens=1025) is sn.DrawnMLP
-    assert route(width="inf", horizon=50.0) is sn.DrawnMLP
+    assert route(width="inf", tokens=1025) is sn.FreshFeatures
+    assert route(width="inf", horizon=50.0) is sn.FreshFeatures
     assert route(width="inf", horizon=50.0, attention="none") is sn.GaussianField
     # e^{-(1 + .0078) 9} (nearest of 64) is below 5 floors of float32 and above those of float64
-    assert route(width="inf", horizon=9.0) is sn.DrawnMLP
+    assert route(width="inf", horizon=9.0) is sn.FreshFeatures
     assert route(width="inf", horizon=9.0, dtype="float64") is sn.GaussianField
     assert route(width="inf", horizon=50.0, attention_scale=-1.0) is sn.GaussianField
 
@@ -34,7 +34,7 @@ def test_the_limit_is_a_factor_until_it_is_too_large_or_tokens_come_too_close():
 def test_a_noise_beside_the_field_counts_in_how_close_tokens_come(beside):
     # d = 64, T = 5: -(d - 1) σ²/2 · T = -14 at σ = 0.3, below the floors of float32 and above those of float64
     given = {"width": "inf", "attention": "none", "noise": f"mlp+{beside}:0.3"}
-    assert type(noise_of(configure(given)).parts[0]) is sn.DrawnMLP
+    assert type(noise_of(configure(given)).parts[0]) is sn.FreshFeatures
     assert type(noise_of(configure({**given, "dtype": "float64"})).parts[0]) is sn.GaussianField
     assert type(noise_of(configure({**given, "noise": f"mlp+{beside}:0.03"})).parts[0]) is sn.GaussianField
 
@@ -42,7 +42,7 @@ def test_a_noise_beside_the_field_counts_in_how_close_tokens_come(beside):
 def test_a_smooth_kernel_on_many_tokens_of_low_dimension_goes_by_features():
     """tanh, d = 3: the pivots of 64 tokens are rounding in float32, and blur near tokens by .026 (by .13 at 200)."""
     smooth = {"width": "inf", "activation": "tanh", "dim": 3, "attention": "none", "horizon": 0.1}
-    assert route(**smooth, tokens=64) is sn.DrawnMLP
+    assert route(**smooth, tokens=64) is sn.FreshFeatures
     assert route(**smooth, tokens=4) is sn.GaussianField
     assert route(**{**smooth, "dim": 64}, tokens=64) is sn.GaussianField
     assert route(**{**smooth, "activation": "relu", "dim": 16}, tokens=32) is sn.GaussianField
@@ -60,7 +60,7 @@ def test_a_finite_width_is_drawn_where_that_is_less_work():
         ("drawn", 8, sn.DrawnMLP),
         ("exact", 8, sn.InLawMLP),
         ("cholesky", "inf", sn.GaussianField),
-        ("features", "inf", sn.DrawnMLP),
+        ("features", "inf", sn.FreshFeatures),
         ("harmonics", "inf", HarmonicField),
     ],
 )
@@ -82,7 +82,7 @@ def test_the_result_names_its_route(tmp_path, capsys):
     assert cli.status([*flags, "--route", "features", "--out", str(tmp_path / "a.nc")]) == 0
     assert cli.status(["show", str(tmp_path / "a.nc"), "--json"]) == 0
     printed = capsys.readouterr().out
-    assert "width 16, weights drawn" in printed
+    assert "Gaussian field, 16 fresh features" in printed
     assert json.loads(printed.strip().splitlines()[-1])
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -44,6 +46,23 @@ def test_the_same_result_is_the_same_bytes(tmp_path, dataset):
     assert (tmp_path / "a.nc").read_bytes() == (tmp_path / "b.nc").read_bytes()
     save(dataset, tmp_path / "b.nc", {**PROVENANCE, "seed": 8})
     assert (tmp_path / "a.nc").read_bytes() != (tmp_path / "b.nc").read_bytes()
+
+
+def test_ctrl_c_waits_for_a_file_that_is_being_written(tmp_path, dataset, monkeypatch):
+    seal, handler = store._seal, signal.getsignal(signal.SIGINT)
+
+    def interrupted(content):
+        signal.raise_signal(signal.SIGINT)
+        return seal(content)
+
+    monkeypatch.setattr(store, "_seal", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(dataset, tmp_path / "run.nc", PROVENANCE)
+    assert signal.getsignal(signal.SIGINT) is handler
+    monkeypatch.undo()
+    xr.testing.assert_identical(load(tmp_path / "run.nc")[0], dataset)
+    with ThreadPoolExecutor(1) as pool:  # where no signal arrives
+        assert pool.submit(load, tmp_path / "run.nc").result()[1] == PROVENANCE
 
 
 def test_nothing_in_a_file_is_pickled(tmp_path, dataset):

@@ -24,8 +24,8 @@ _HOME = {
     "kernel": ["Kernel"],
     "model": ["Transformer", "step"],
     "noise": [
-        "MLP", "DrawnMLP", "GaussianField", "InLawMLP", "Noise", "PrivateNoise", "ScaledNoise", "SumNoise",
-        "ValueNoise", "VectorNoise", "mlp_noise",
+        "MLP", "DrawnMLP", "FreshFeatures", "GaussianField", "InLawMLP", "Noise", "PrivateNoise", "ScaledNoise",
+        "SumNoise", "ValueNoise", "VectorNoise", "mlp_noise",
     ],
     "observables": [
         "Energy", "LargestDistance", "LogDistance", "MeanOverlap", "Observable", "OverlapHistogram", "OverlapQuantiles",
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from .noise import (
         MLP,
         DrawnMLP,
+        FreshFeatures,
         GaussianField,
         InLawMLP,
         Noise,

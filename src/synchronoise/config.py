@@ -202,15 +202,17 @@ def refuse_idle(typed: Iterable[str], config: RunConfig, *, energy: bool = True)
     synchronoise.errors.UserError: --heads changes nothing without multihead attention; leave it out
     """
     noises, attention = dict(noise_terms(config.noise)), config.attention != "none"
+    acts = attention and config.attention_scale != 0
     layer = bool({"mlp", "field"} & noises.keys())
     needs = {
-        **dict.fromkeys(("attention_scale", "method", "redraw"), ("attention", attention)),
+        "attention_scale": ("attention", attention),
+        **dict.fromkeys(("method", "redraw"), ("attention", acts)),
         **dict.fromkeys(("activation", "sigma_u", "sigma_w", "route"), ("an mlp", layer)),
         **dict.fromkeys(("clusters", "spread"), ("the start clusters", config.start == "clusters")),
         "overlap": ("the start equiangular", config.start == "equiangular"),
         "width": ("an mlp", "mlp" in noises),
-        "heads": ("multihead attention", config.attention == "multihead"),
-        "beta": ("attention", energy or attention or "values" in noises),
+        "heads": ("multihead attention", acts and config.attention == "multihead"),
+        "beta": ("attention", energy or acts or "values" in noises),
     }
     for name in typed:
         what, there = needs.get(name, ("", True))

@@ -29,7 +29,7 @@ from .budget import BASE, Memory, available_memory, check_memory
 from .config import RunConfig, configure, noise_terms
 from .errors import RunError, UserError
 from .model import Transformer, cast, layer_map
-from .noise import MLP, DrawnMLP, Noise, ScaledNoise, SumNoise, VectorNoise
+from .noise import MLP, DrawnMLP, FreshFeatures, Noise, ScaledNoise, SumNoise, VectorNoise
 from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
 from .routes import attention_of
@@ -289,7 +289,7 @@ def _field_of(config: RunConfig) -> tuple[Noise | None, float, float]:
     for name, sigma in noise_terms(config.noise):
         if name in ("mlp", "field"):
             narrow = config.width == "inf" or name == "field"
-            parts.append(DrawnMLP(law, FEATURES if narrow else int(config.width)))
+            parts.append(FreshFeatures(law, FEATURES) if narrow else DrawnMLP(law, int(config.width)))
             speed, slope = speed + law.kernel().kappa_1, slope + law.kernel().dkappa_1
         elif name == "vector":
             parts.append(VectorNoise(sigma))

@@ -18,6 +18,7 @@ from .errors import UserError
 from .noise import (
     MLP,
     DrawnMLP,
+    FreshFeatures,
     GaussianField,
     InLawMLP,
     Noise,
@@ -124,7 +125,7 @@ def _limit_noise(noise: Noise, features: int | None) -> Noise:
     if isinstance(noise, ScaledNoise):
         return ScaledNoise(_limit_noise(noise.noise, features), noise.by)
     if isinstance(noise, DrawnMLP | InLawMLP | GaussianField):
-        return GaussianField(noise.mlp) if features is None else DrawnMLP(noise.mlp, features)
+        return GaussianField(noise.mlp) if features is None else FreshFeatures(noise.mlp, features)
     if isinstance(noise, PrivateNoise | VectorNoise | ValueNoise):
         return noise
     raise UserError(f"{type(noise).__name__} has no limit here", mend="build the limit's noise yourself")

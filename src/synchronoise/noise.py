@@ -12,6 +12,7 @@ right law *at the tokens* only: they set ``in_law_only`` and refuse to be a fiel
 noise                face                factor                                   floor (distance, float64)
 ===================  ==================  =======================================  ============================
 `DrawnMLP`           field               φ(U x/√d + b)/√m, drawn U                rounding, 1e-15
+`FreshFeatures`      field               the same, narrow: the limit in law       rounding, 1e-15
 `InLawMLP`           in law only         the same law by thin QR factors          rounding, 1e-14
 `GaussianField`      in law only         Cholesky factor of κ(Gram)               half the digits, from 3e-8
 `VectorNoise`        field               σ 1                                      rounding, 1e-15
@@ -82,7 +83,7 @@ class Noise(eqx.Module):
             raise UserError(
                 f"{type(self).__name__} has the right law at the tokens only, so it is no field that two sets of "
                 "tokens can share",
-                mend="use DrawnMLP (weights drawn) or narrow fresh features",
+                mend="use DrawnMLP or FreshFeatures",
             )
         return lambda points: self.increment(key, points)
 
@@ -134,11 +135,7 @@ def _append_column(matrix: Float[Array, "n k"], value: float | Array) -> Float[A
 
 
 class DrawnMLP(Noise):
-    """A finite-width MLP by its drawn weights: G of THEORY §1 as written, a random field.
-
-    With fresh narrow layers it also simulates the limit *in law* (THEORY §3: the layers have covariance κ at every
-    width), at a cost linear in the tokens and accurate down to machine precision as they merge.
-    """
+    """A finite-width MLP by its drawn weights: G of THEORY §1 as written, a random field."""
 
     mlp: MLP
     width: int = eqx.field(static=True)
@@ -162,6 +159,20 @@ class DrawnMLP(Noise):
     @property
     def route(self) -> str:
         return f"width {self.width}, weights drawn"
+
+
+class FreshFeatures(DrawnMLP):
+    """The limit of infinite width *in law*, by narrow fresh layers: their covariance is κ at every width  (THEORY §3).
+
+    The cost is linear in the tokens, which are followed down to machine precision as they merge; the weak error is
+    O((1 + c/width) T/L).
+    """
+
+    width: int = eqx.field(static=True, default=16)
+
+    @property
+    def route(self) -> str:
+        return f"Gaussian field, {self.width} fresh features"
 
 
 class InLawMLP(Noise):

@@ -61,3 +61,38 @@ OPTIONS: dict[str, Option] = {
         0, "observed layers between two checkpoints, 0: every few seconds; changes no number", "an integer >= 0"
     ),
 }
+
+_COUPLED: dict[str, str | int | float | None] = {
+    "dim": 3, "tokens": 4, "horizon": 1.0, "replicas": 256, "layers": None
+}  # fmt: skip
+# What the experiments of `synchronoise converge` take in place of the defaults above; None: there is no such option.
+CONVERGE: dict[str, dict[str, str | int | float | None]] = {
+    "depth": _COUPLED,
+    "width": {**_COUPLED, "layers": 32},
+    "limits": _COUPLED,
+    # In higher dimension an overlap fluctuates less, so that small errors of its mean are seen.
+    "law": {
+        "dim": 16, "tokens": 2, "horizon": 1.0, "sigma_u": 0.3, "sigma_w": 0.3, "attention": "none",
+        "replicas": 65_536, "layers": None,
+    },
+    "tokens": {
+        "dim": 2, "beta": 2.0, "sigma_u": 0.3, "layers": 40, "horizon": 0.5, "replicas": 24, "tokens": None,
+    },
+    "corollary": {
+        "dim": 2, "sigma_u": 0.3, "attention": "none", "horizon": 1.0, "replicas": 128, "tokens": None, "layers": None,
+    },
+}  # fmt: skip
+
+
+def converge_default(name: str) -> str:
+    """The default of an option in every experiment that has it: those of `CONVERGE`, beside that of most of them.
+
+    >>> converge_default("dim"), converge_default("layers")
+    ('3; law: 16; tokens, corollary: 2', 'width: 32; tokens: 40')
+    """
+    found: dict[str, list[str]] = {}
+    for what, changed in CONVERGE.items():
+        value = changed.get(name, OPTIONS[name].default)
+        if value is not None:
+            found.setdefault(f"{value:g}" if isinstance(value, float) else str(value), []).append(what)
+    return "; ".join(value if "depth" in names else f"{', '.join(names)}: {value}" for value, names in found.items())

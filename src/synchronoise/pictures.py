@@ -11,10 +11,11 @@ import xarray as xr
 from synchronoise import plots
 from synchronoise.config import RunConfig, noise_terms
 from synchronoise.kernel import Kernel
-from synchronoise.observables import distinct_share
+from synchronoise.observables import MOST_PAIRED, distinct_share
 from synchronoise.store import write_atomically
 from synchronoise.theory import pair_expectation
 
+COARSE = 0.2  # of (T/L) κ(1)(d-1): beyond it a run of few layers is visibly not its limit
 DRAWN_QUANTILES = [0.05, 0.5, 0.95]
 
 
@@ -31,11 +32,17 @@ def draw_run(config: RunConfig, dataset: xr.Dataset, path: str | Path) -> None:
     )
     if config.replicas > 1:
         shown["energy_se"] = energy.std("replica", ddof=1) / np.sqrt(config.replicas)
+    words = [caption(config)]
+    if config.tokens > MOST_PAIRED:
+        words.append(f"energy and overlaps of the first {MOST_PAIRED} tokens")
     prediction = predicted_energy(config, dataset["time"].values)
     if prediction is not None:
         shown["energy_prediction"] = ("layer", prediction)
+        one_layer = config.step * (config.dim - 1) * law_of(config).kappa_1
+        if one_layer > COARSE:
+            words.append(f"few layers: (T/L) κ(1)(d-1) = {one_layer:.2g} is not small, the limit L = ∞ may be far")
     content = io.BytesIO()
-    plots.run_figure(shown, caption(config)).savefig(content, format="png", dpi=200)
+    plots.run_figure(shown, "\n".join(words)).savefig(content, format="png", dpi=200)
     write_atomically(path, content.getbuffer())
 
 
@@ -54,11 +61,15 @@ def predicted_energy(config: RunConfig, times: np.ndarray) -> np.ndarray | None:
     attention = config.attention != "none" and config.attention_scale != 0
     if attention or config.noise not in ("mlp", "field") or config.start not in ("uniform", "equiangular"):
         return None
-    kernel = Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w)
     rho0 = config.overlap if config.start == "equiangular" else None
-    pair = pair_expectation(kernel, "energy", times, rho0, beta=config.beta)
+    pair = pair_expectation(law_of(config), "energy", times, rho0, beta=config.beta)
     # The solver is accurate to an absolute error; what is below that is not a prediction.
     return np.where(pair.mean < 10 * pair.error, np.nan, distinct_share(config.tokens) * pair.mean)
+
+
+def law_of(config: RunConfig) -> Kernel:
+    """κ of the configuration's MLP layers."""
+    return Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w)
 
 
 def caption(config: RunConfig) -> str:

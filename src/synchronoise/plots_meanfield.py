@@ -65,7 +65,7 @@ def energy_figure(result: xr.Dataset, caption: str) -> Figure:
 
 
 def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
-    """Distances against N at the start, at T and the largest between, with the rates; correlations of two tokens."""
+    """Distances against N at the start, at T and the largest between, with the rates; covariances of two tokens."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -82,14 +82,14 @@ def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
         rate = tokens**exponent * (np.log(tokens) if logarithm else 1.0)
         words = f"$N^{{{exponent:.3g}}}$" + (r" $\log N$" if logarithm else "")
         left.plot(tokens, 0.6 * first * rate / rate[0], color="black", linestyle=":", label=f"rate {words}")
-        _logarithmic(left, tokens, r"mean of $W_2^2$")
+        _logarithmic(left, tokens, r"mean of $W_2^2$, with its 95 % band")
         left.set_ylim(bottom=0.1 * float(result["low"].min()))
         left.legend(frameon=False, ncols=2, fontsize=6)
         at, names = result["chaos_tokens"].values, {"given": "given the noise", "any": "unconditional"}
         for colour, (kind, label) in zip(COLOURS, names.items(), strict=False):
-            size, se = result["correlation"].sel(which=kind), result["correlation_se"].sel(which=kind)
+            size, se = result["covariance"].sel(which=kind), result["covariance_se"].sel(which=kind)
             right.errorbar(at, size, 2 * se, color=colour, marker="o", markersize=3, capsize=2, label=f"{label} ± 2 SE")
-        given = result["correlation"].sel(which="given").values
+        given = result["covariance"].sel(which="given").values
         right.plot(at, 0.6 * given[0] * at[0] / at, color="black", linestyle=":", label="slope -1")
         _logarithmic(right, at, "covariance of two tokens, size")
         right.legend(frameon=False)
@@ -122,7 +122,7 @@ def corollary_figure(result: xr.Dataset, caption: str) -> Figure:
             along.set_major_formatter("{x:g}")
             along.set_minor_formatter(NullFormatter())
         widths = ", ".join(map(str, result["width"].values))
-        axis.legend(frameon=False, fontsize=7, title=f"larger marks: m = {widths}", title_fontsize=7)
+        axis.legend(frameon=False, fontsize=7, title=f"marks from small to large: m = {widths}", title_fontsize=7)
     return figure
 
 

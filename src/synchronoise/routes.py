@@ -30,6 +30,7 @@ from synchronoise.harmonics import DIMENSIONS
 from synchronoise.noise import (
     MLP,
     DrawnMLP,
+    FreshFeatures,
     GaussianField,
     InLawMLP,
     Noise,
@@ -51,7 +52,6 @@ ATTENTIONS = {
 }
 MANY_TOKENS = 2000  # from here on harmonics are faster than a dense sum
 MOST_FACTORED = 1024  # tokens; the Cholesky factor costs n³, features cost n
-FEATURES = 16  # fresh features of a layer of the limit: weak error O((1 + 2/16) T/L)
 DIGITS_LEFT = 1e3  # the smallest eigenvalue of κ(Gram) above so many roundings of κ(1)
 MARGIN = 5.0  # how far above the floor of a route its tokens should stay
 
@@ -130,7 +130,7 @@ def limit_noise(law: MLP, config: RunConfig) -> Noise:
     """
     routes: dict[str, Callable[[], Noise]] = {
         "cholesky": lambda: GaussianField(law),
-        "features": lambda: DrawnMLP(law, FEATURES),
+        "features": lambda: FreshFeatures(law),
         "harmonics": lambda: HarmonicField(law, degree=48 if law.dim == 2 else 12),
     }
     routes["auto"] = lambda: routes["cholesky" if _factor_serves(GaussianField(law), config) else "features"]()

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from ._arrays import Array, Float, Key, PRNGKey, Tokens
 from .errors import RunError, UserError
 from .model import Transformer, cast, observe, step
-from .noise import SumNoise
+from .noise import GaussianField, Noise, SumNoise
 from .observables import Energy, Observable, OverlapQuantiles, Positions
 from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
@@ -166,7 +166,7 @@ def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None
     count, n, d = tokens.shape
     if count != replicas:
         raise UserError("start", got=f"{count} replicas of tokens", expected=f"{replicas}", mend="change replicas")
-    for noise in model.noise.parts if isinstance(model.noise, SumNoise) else [model.noise]:
+    for noise in _parts(model):
         law = getattr(noise, "mlp", None)
         if law is not None and law.dim != d:
             raise UserError("start", got=f"tokens of dimension {d}", expected=f"dim={law.dim}, that of the noise")
@@ -175,6 +175,10 @@ def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None
         raise UserError("start", got=f"tokens of dimension {d}", expected=f"{dim}, that of the attention")
     if model.weights is not None and model.weights.shape[0] != n:
         raise UserError("weights", got=f"{model.weights.shape[0]} of them", expected=f"one for each of {n} tokens")
+
+
+def _parts(model: Transformer) -> Sequence[Noise | None]:
+    return model.noise.parts if isinstance(model.noise, SumNoise) else [model.noise]
 
 
 def _run_chunk(
@@ -346,10 +350,12 @@ def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
         distances = np.linalg.norm(some[:, apart:] - some[:, :-apart], axis=2)
         closest = min(closest, distances[distances > 0].min(initial=np.inf))
     if closest < floor:
+        mends = ["--dtype float64 goes lower"] if tokens.dtype == np.float32 else []
+        if any(isinstance(noise, GaussianField) for noise in _parts(model)):
+            mends.append("--route features (model.limit(features=16)) goes lower")
         warnings.warn(
             f"tokens are {closest:.1e} apart, below the floor {floor:.1e} of this route ({model.route}, "
-            f"{tokens.dtype}): distances there are rounding; float64 and, for a Cholesky factor, narrow features "
-            "(limit(features=4)) go lower",
+            f"{tokens.dtype}): distances there are rounding{'; ' * bool(mends)}{' or '.join(mends)}",
             FloorWarning,
             stacklevel=3,
         )

@@ -38,7 +38,9 @@ def simulate(
     out: Annotated[Path | None, Parameter(help="The result [default: the file's name, or run, with .nc]")] = None,
     overwrite: Overwrite = False,
     resume: Annotated[bool, Parameter(help="Continue an interrupted run.", negative=())] = False,
-    dry_run: Annotated[bool, Parameter(help="Say what would run, its memory and time.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Say what would run, its memory and its layers' time.", negative=())] = (
+        False
+    ),
     json: Json = False,
 ) -> None:
     """Run an ensemble, layer by layer, into a result file and a picture.

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from synchronoise.cli.common import Json, LawFlags, Overwrite, allow_dtype, app, flag, given, numbers, report
 from synchronoise.errors import UserError
+from synchronoise.options import converge_default
 
 
 @app.command
@@ -37,23 +38,28 @@ def paper(
     report(reproduce(what, out=out, seed=0 if seed is None else seed, **values), json)
 
 
+def _flag(name: str) -> Parameter:
+    return flag(name, converge_default(name))
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ConvergeFlags(LawFlags):
     """What a coupled experiment depends on, apart from its levels; each experiment has small sizes of its own."""
 
-    dim: Annotated[int | None, flag("dim", "3; law: 16")] = None
-    sigma_u: Annotated[float | None, flag("sigma_u", "0; law: 0.3")] = None
-    sigma_w: Annotated[float | None, flag("sigma_w", "0; law: 0.3")] = None
-    attention: Annotated[str | None, flag("attention", "softmax; law: none")] = None
-    attention_scale: Annotated[float | None, flag("attention_scale")] = None
-    tokens: Annotated[int | None, flag("tokens", "4; law: 2")] = None
-    horizon: Annotated[float | None, flag("horizon", "1")] = None
-    layers: Annotated[int | None, flag("layers", "32; only of width")] = None
-    start: Annotated[str | None, flag("start")] = None
-    overlap: Annotated[float | None, flag("overlap")] = None
-    replicas: Annotated[int | None, flag("replicas", "256; law: 65536")] = None
-    seed: Annotated[int | None, flag("seed")] = None
+    beta: Annotated[float | None, _flag("beta")] = None
+    dim: Annotated[int | None, _flag("dim")] = None
+    sigma_u: Annotated[float | None, _flag("sigma_u")] = None
+    sigma_w: Annotated[float | None, _flag("sigma_w")] = None
+    attention: Annotated[str | None, _flag("attention")] = None
+    attention_scale: Annotated[float | None, _flag("attention_scale")] = None
+    tokens: Annotated[int | None, _flag("tokens")] = None
+    horizon: Annotated[float | None, _flag("horizon")] = None
+    layers: Annotated[int | None, _flag("layers")] = None
+    start: Annotated[str | None, _flag("start")] = None
+    overlap: Annotated[float | None, _flag("overlap")] = None
+    replicas: Annotated[int | None, _flag("replicas")] = None
+    seed: Annotated[int | None, _flag("seed")] = None
 
 
 @app.command

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..config import RunConfig, refuse_idle
 from ..errors import UserError, did_you_mean
 from ..model import Transformer
 from ..noise import MLP, DrawnMLP, GaussianField
+from ..options import CONVERGE
 from ..runs import Job, prepare
 from ..sphere import Start
 
@@ -21,30 +23,24 @@ Levels = tuple[Number, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes of an experiment (levels are layers, or widths for `width`) and the settings it changes."""
+    """The levels of an experiment (layers, or widths for `width`), its second axis, and what else it changes."""
 
     levels: Levels
     widths: Levels = ()
-    replicas: int = 256
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-SMALL = {"dim": 3, "tokens": 4, "horizon": 1.0}
 PLANS = {
-    "depth": Plan((8, 16, 32, 64, 128, 256), settings=SMALL),
-    "width": Plan((16, 32, 64, 128, 256, 512), settings={**SMALL, "layers": 32}),
-    "limits": Plan((8, 16, 32, 64), (16, 32, 64, 128, 256, math.inf), settings=SMALL),
-    # In higher dimension an overlap fluctuates less, so that small errors of its mean are seen.
-    "law": Plan(
-        (32, 64, 128), (1, 4, 16, math.inf), 65_536,
-        {"dim": 16, "tokens": 2, "horizon": 1.0, "sigma_u": 0.3, "sigma_w": 0.3, "attention": "none"},
-    ),
-}  # fmt: skip
+    "depth": Plan((8, 16, 32, 64, 128, 256)),
+    "width": Plan((16, 32, 64, 128, 256, 512)),
+    "limits": Plan((8, 16, 32, 64), (16, 32, 64, 128, 256, math.inf)),
+    "law": Plan((32, 64, 128), (1, 4, 16, math.inf)),
+}
 QUICK = {
-    "depth": Plan((8, 16, 32, 64), replicas=64),
-    "width": Plan((16, 64, 256), replicas=64),
-    "limits": Plan((8, 32), (16, 64, math.inf), replicas=64),
-    "law": Plan((16, 32), (1, 16, math.inf), 16_384),
+    "depth": Plan((8, 16, 32, 64), settings={"replicas": 64}),
+    "width": Plan((16, 64, 256), settings={"replicas": 64}),
+    "limits": Plan((8, 32), (16, 64, math.inf), {"replicas": 64}),
+    "law": Plan((16, 32), (1, 16, math.inf), {"replicas": 16_384}),
 }
 
 
@@ -76,6 +72,27 @@ class Experiment:
         return Transformer(self.job.model.attention, noise, layers=layers, horizon=self.job.config.horizon)
 
 
+def prepare_experiment(what: str, values: Mapping[str, object], **settings: Any) -> Job:
+    """The job of an experiment: where ``values`` are silent its ``settings``, then the defaults in `options.CONVERGE`.
+
+    Raises `UserError` for an option that the experiment has not, or that changes nothing.
+    """
+    changed = CONVERGE[what]
+    for name in values:
+        if name in changed and changed[name] is None:
+            mend = "use --levels" if what != "corollary" or name == "tokens" else "leave it out"
+            raise UserError(f"converge {what} has no --{name}", mend=mend)
+    usual = {name: value for name, value in changed.items() if value is not None}
+    job = prepare({**usual, "dtype": "float64", **settings, **values})
+    refuse_idle(values, job.config, energy=what == "law")
+    return job
+
+
+def settings_run(what: str, config: RunConfig) -> dict[str, Any]:
+    """The settings of an experiment for its provenance, without those that its levels stand for."""
+    return config.model_dump(exclude={"width", *(name for name, value in CONVERGE[what].items() if value is None)})
+
+
 def experiment(
     what: str, values: Mapping[str, object], *, levels: Levels | None = None, widths: Levels | None = None,
     quick: bool = False,
@@ -90,8 +107,8 @@ def experiment(
     """
     if what not in PLANS:
         raise UserError(f"unknown experiment {what!r}", mend=did_you_mean(what, PLANS))
-    plan = replace(QUICK[what], settings=PLANS[what].settings) if quick else PLANS[what]
-    job = prepare({**plan.settings, "replicas": plan.replicas, "dtype": "float64", **values})
+    plan = (QUICK if quick else PLANS)[what]
+    job = prepare_experiment(what, values, **plan.settings)
     config = job.config
     if config.noise != "mlp":
         raise UserError("noise", got=config.noise, expected="mlp", mend="random layers are what converges")
@@ -99,8 +116,6 @@ def experiment(
         raise UserError("start", got=config.start, expected="a law of tokens", mend="use --start uniform")
     if config.replicas < 8:
         raise UserError("replicas", got=config.replicas, expected="8 or more, for an interval", mend="use more")
-    if "layers" in values and what != "width":
-        raise UserError(f"converge {what} has no --layers", mend="use --levels")
     if what == "law" and config.start not in ("uniform", "equiangular"):
         raise UserError("start", got=config.start, expected="uniform or equiangular", mend="others have no pair law")
     if what == "law" and config.tokens != 2:

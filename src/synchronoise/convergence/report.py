@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..model import Transformer
 from ..store import check_output, environment, load, save, write_atomically
 from .depth import depth_paths
-from .experiments import Experiment, Number
+from .experiments import Experiment, Number, settings_run
 from .measures import Summary, measure
 
 KIND = "convergence"
@@ -58,7 +58,7 @@ def produce(
     made_by = {
         "experiment": experiment.what,
         "path": path,
-        "config": experiment.job.config.model_dump(),
+        "config": settings_run(experiment.what, experiment.job.config),
         "levels": list(experiment.levels),
         "widths": ["inf" if math.isinf(m) else int(m) for m in experiment.widths],
         "summary": summary,

@@ -25,24 +25,20 @@ import xarray as xr
 from ..clusters import check_result
 from ..config import RunConfig
 from ..convergence import fit
+from ..convergence.experiments import prepare_experiment, settings_run
 from ..errors import UserError
 from ..model import Transformer
 from ..plots_flow import save_figure
 from ..plots_meanfield import chaos_figure
 from ..progress import Progress
 from ..routes import attention_of
-from ..runs import prepare
 from ..store import environment, save
 from .initial import quadrature
 from .lagrangian import check_scope, lagrangian
 from .run import field_of
 from .wasserstein import wasserstein2
 
-DEFAULTS: dict[str, Any] = {
-    "dim": 2, "beta": 2.0, "sigma_u": 0.3, "width": "inf", "layers": 40, "horizon": 0.5, "replicas": 24,
-    "dtype": "float64",
-}  # fmt: skip
-NOISES: dict[object, int] = {3: 72}  # the logarithm leaves less room between a slope and its rate
+NOISES: dict[object, int] = {3: 72}  # in place of 24: the logarithm leaves less room between a slope and its rate
 LEVELS = {2: (16, 32, 64, 128, 256, 512)}
 LEVELS_ABOVE = (64, 128, 256, 512)  # higher up the sphere looks curved to fewer tokens
 QUICK_LEVELS = (16, 32, 64)
@@ -77,20 +73,18 @@ def converge_tokens(
     given: Mapping[str, object], out: str | Path, *, levels: Sequence[float] | None = None, quick: bool = False,
     overwrite: bool = False, progress: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """E W_2² of N-token systems to the SPDE and of two such systems, with slopes; correlations given the noise or not.
+    """E W_2² of N-token systems to the SPDE and of two such systems, with slopes; covariances given the noise or not.
 
     ``given`` are names of `RunConfig`; ``levels`` the numbers N.  Writes ``out`` and a figure beside it.  Raises
     `UserError` for what has no SPDE, for a start that is not uniform, and without POT where W_2 needs it.
     """
-    noises = 8 if quick else NOISES.get(given.get("dim"), DEFAULTS["replicas"])
-    job = prepare({**DEFAULTS, "replicas": noises, **given})
-    config = job.config
+    noises = 8 if quick else NOISES.get(given.get("dim"))
+    settings = {} if noises is None else {"replicas": noises}
+    config = prepare_experiment("tokens", given, width="inf", **settings).config
     if levels is None:
         levels = QUICK_LEVELS if quick else LEVELS.get(config.dim, LEVELS_ABOVE)
     if len(levels) < 2 or list(levels) != sorted({int(n) for n in levels if n >= 2}):
         raise UserError("levels", got=list(levels), expected="two or more increasing whole numbers >= 2")
-    if "tokens" in given:
-        raise UserError("converge tokens has no --tokens", mend="use --levels")
     if config.start != "uniform":
         raise UserError("start", got=config.start, expected="uniform, for iid tokens", mend="leave it out")
     if config.replicas < 8:
@@ -101,12 +95,14 @@ def converge_tokens(
     out = check_result(out, "chaos", overwrite=overwrite)
     with Progress("tokens", len(counts) + len(CHAOS_LEVELS), "level", shown=progress) as bar:
         distances = measure_distances(config, counts, bar)
-        correlations = measure_chaos(config, CHAOS_NOISES // (8 if quick else 1), bar)
-    dataset, summary = _summary(config, counts, distances, correlations)
+        covariances = measure_chaos(config, CHAOS_NOISES // (8 if quick else 1), bar)
+    dataset, summary = _summary(config, counts, distances, covariances)
     words = f"{config.activation} (σ_U = {config.sigma_u:g}), {config.attention} attention (β = {config.beta:g})\n" + (
         f"d = {config.dim}, L = {config.layers}, T = {config.horizon:g}, {config.replicas} noises, seed {config.seed}"
     )
-    made_by = {"config": config.model_dump(), "levels": counts, "summary": summary, "environment": environment()}
+    made_by = {
+        "config": settings_run("tokens", config), "levels": counts, "summary": summary, "environment": environment(),
+    }  # fmt: skip
     save(dataset, out, made_by, kind="chaos")
     return {**summary, "file": str(out), "picture": save_figure(chaos_figure(dataset, words), out)}
 
@@ -177,7 +173,7 @@ def _follow(config: RunConfig, start: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _summary(
-    config: RunConfig, counts: list[int], distances: Mapping[str, np.ndarray], correlations: Mapping[str, np.ndarray]
+    config: RunConfig, counts: list[int], distances: Mapping[str, np.ndarray], covariances: Mapping[str, np.ndarray]
 ) -> tuple[xr.Dataset, dict[str, Any]]:
     tokens = np.array(counts)
     exponent, logarithm = rate(config.dim)
@@ -186,10 +182,10 @@ def _summary(
     slopes["independent"] = fit.slope(tokens, distances["independent"])  # two measures, no sample of one
     means = {kind: fit.resampled_means(values) for kind, values in distances.items()}
     chaos_tokens = np.array(CHAOS_LEVELS)
-    given, anyway = (np.abs(correlations[kind].mean(axis=0)) for kind in ("given", "any"))
-    errors = {kind: values.std(axis=0, ddof=1) / math.sqrt(len(values)) for kind, values in correlations.items()}
-    seen = fit.slope(chaos_tokens, correlations["given"] * np.sign(correlations["given"].mean(axis=0)))
-    kept = fit.slope(chaos_tokens, correlations["any"])
+    given, anyway = (np.abs(covariances[kind].mean(axis=0)) for kind in ("given", "any"))
+    errors = {kind: values.std(axis=0, ddof=1) / math.sqrt(len(values)) for kind, values in covariances.items()}
+    seen = fit.slope(chaos_tokens, covariances["given"] * np.sign(covariances["given"].mean(axis=0)))
+    kept = fit.slope(chaos_tokens, covariances["any"])
     judged = [slopes[kind] for kind in ("start", "end", "two_start", "two_end")]
     off = max(abs(slope.value - exponent) for slope in judged)
     surely_off = any(slope.low > exponent + WITHIN or slope.high < exponent - WITHIN for slope in judged)
@@ -218,9 +214,10 @@ def _summary(
         "amplification": float(distances["end"].mean() / distances["start"].mean()),
         "independent_over_common": apart,
         "chaos_levels": list(CHAOS_LEVELS),
-        "correlation_given_noise": given.tolist(),
-        "correlation_given_noise_se": errors["given"].tolist(),
-        "correlation_unconditional": anyway.tolist(),
+        "covariance_given_noise": given.tolist(),
+        "covariance_given_noise_se": errors["given"].tolist(),
+        "covariance_unconditional": anyway.tolist(),
+        "covariance_unconditional_se": errors["any"].tolist(),
         "chaos_slope": seen.value if np.isfinite(seen.value) else None,
         "chaos_slope_ci": [seen.low, seen.high] if np.isfinite([seen.low, seen.high]).all() else None,
         "unconditional_slope": kept.value if np.isfinite(kept.value) else None,
@@ -232,8 +229,8 @@ def _summary(
             "mean": (("kind", "tokens"), np.stack([means[kind][0] for kind in KINDS])),
             "low": (("kind", "tokens"), np.stack([np.quantile(means[kind][1:], 0.025, axis=0) for kind in KINDS])),
             "high": (("kind", "tokens"), np.stack([np.quantile(means[kind][1:], 0.975, axis=0) for kind in KINDS])),
-            "correlation": (("which", "chaos_tokens"), np.stack([given, anyway])),
-            "correlation_se": (("which", "chaos_tokens"), np.stack([errors["given"], errors["any"]])),
+            "covariance": (("which", "chaos_tokens"), np.stack([given, anyway])),
+            "covariance_se": (("which", "chaos_tokens"), np.stack([errors["given"], errors["any"]])),
         },
         {"kind": list(KINDS), "tokens": tokens, "which": ["given", "any"], "chaos_tokens": chaos_tokens},
         {"exponent": exponent, "logarithm": int(logarithm)},

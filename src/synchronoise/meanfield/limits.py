@@ -19,6 +19,7 @@ import xarray as xr
 from .._arrays import PRNGKey, Tokens
 from ..clusters import check_result
 from ..convergence.coupling import coupled
+from ..convergence.experiments import prepare_experiment, settings_run
 from ..convergence.fit import estimate, resampled_means
 from ..errors import UserError
 from ..model import Transformer
@@ -26,15 +27,11 @@ from ..noise import MLP, DrawnMLP
 from ..plots_flow import save_figure
 from ..plots_meanfield import corollary_figure
 from ..progress import Progress
-from ..runs import prepare
 from ..sphere import Start, Uniform
 from ..store import environment, save
 from .initial import nodes
 from .wasserstein import wasserstein2
 
-DEFAULTS: dict[str, Any] = {
-    "dim": 2, "sigma_u": 0.3, "attention": "none", "horizon": 1.0, "replicas": 128, "dtype": "float64"
-}  # fmt: skip
 TOKENS, LAYERS, WIDTHS = (8, 32), (4, 16), (8, 64)
 FINEST = 32  # steps of the limit
 POINTS = 24  # of the quadrature: its own W_2² is 6e-3
@@ -61,7 +58,7 @@ def converge_corollary(
     Writes ``out`` and a figure beside it.  Raises `UserError` for attention and for other dimensions: there W_2 has
     other rates.
     """
-    config = prepare({**DEFAULTS, **given}).config
+    config = prepare_experiment("corollary", given).config
     if config.dim != 2 or config.attention != "none" or config.start != "uniform" or config.noise != "mlp":
         raise UserError(
             "converge corollary", got=f"dim {config.dim}, attention {config.attention}, noise {config.noise}",
@@ -118,7 +115,7 @@ def converge_corollary(
         },
         {"tokens": tokens, "layers": list(LAYERS), "width": narrow},
     )
-    made_by = {"config": config.model_dump(), "summary": summary, "environment": environment()}
+    made_by = {"config": settings_run("corollary", config), "summary": summary, "environment": environment()}
     save(dataset, out, made_by, kind="corollary")
     words = f"{config.activation} (σ_U = {config.sigma_u:g}), no attention, d = 2, T = {config.horizon:g}, " + (
         f"{config.replicas} noises, seed {config.seed}"

@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..harmonic_attention import DenseTokens, HarmonicAttention, warn_of_dense
 from ..harmonics import DIMENSIONS
 from ..model import Transformer
-from ..noise import MLP, DrawnMLP, Noise, SumNoise
+from ..noise import MLP, DrawnMLP, FreshFeatures, Noise, SumNoise
 from ..observables import Energy, Observable
 from ..pictures import caption
 from ..plots_flow import save_figure
@@ -38,7 +38,6 @@ DEFAULTS: dict[str, Any] = {
     "dtype": "float64",
 }  # fmt: skip
 CELLS = {2: 512, 3: 3000}
-NARROW = 16  # features of a layer in law, beyond the dimensions that have harmonics
 MOST_DENSE = 20_000  # points whose attention is summed densely
 POINTS_OF_A_MEAN = 512  # of the quadrature, where many noises are averaged
 GLOBE = 200  # pixels across a globe
@@ -113,7 +112,7 @@ def field_of(config: RunConfig) -> Noise | None:
         elif name == "mlp" and config.width != "inf":
             found.append(DrawnMLP(law, int(config.width)))
         else:
-            found.append(frozen_field(law) if config.dim in DIMENSIONS else DrawnMLP(law, NARROW))
+            found.append(frozen_field(law) if config.dim in DIMENSIONS else FreshFeatures(law))
     return found[0] if len(found) == 1 else SumNoise(*found)
 
 

@@ -97,10 +97,9 @@ def solve(
     start = jnp.asarray(grid.begin(density), dtype)
     if not bool(grid.resolved(start)):
         raise UserError("the initial density is narrower than the grid", mend="use more --cells, or weighted tokens")
-    kappa_1 = speed(model.noise)
-    seen = _solve(
-        cast(model, dtype), start, replica_keys(seed, 1, replica)[0], grid, beta, kappa_1, every, model.layers // every
-    )
+    traced, kappa_1 = cast((model, float(speed(model.noise))), dtype)
+    key = replica_keys(seed, 1, replica)[0]
+    seen = _solve(traced, kappa_1, start, key, grid, beta, every, model.layers // every)
     found = {name: np.asarray(values) for name, values in seen.items()}
     resolved, folded = found.pop("resolved"), ~found.pop("upright")
     good = int(resolved.sum())
@@ -129,7 +128,7 @@ def solve(
 
 @eqx.filter_jit
 def _solve(
-    model: Any, start: Weights, key: PRNGKey, grid: Grid, beta: float, kappa_1: float, every: int, rows: int
+    model: Any, kappa_1: Scalar, start: Weights, key: PRNGKey, grid: Grid, beta: float, every: int, rows: int
 ) -> dict[str, Array]:
     h = model.horizon / model.layers
 

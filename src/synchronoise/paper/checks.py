@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from synchronoise.paper.experiments import COARSE, WITHOUT_MLP, Run, exponents
+from synchronoise.paper.experiments import WITHOUT_MLP, Run, exponents
+from synchronoise.pictures import COARSE
 
 ENOUGH_SE = 5.0
 LEFT = 0.1  # of the energy: with more left at the end the tokens are still apart

@@ -15,6 +15,7 @@ from synchronoise.kernel import Kernel
 from synchronoise.model import Transformer
 from synchronoise.noise import MLP, DrawnMLP
 from synchronoise.observables import Energy, OverlapHistogram, OverlapQuantiles
+from synchronoise.pictures import COARSE
 from synchronoise.simulation import FloorWarning, State, simulate
 from synchronoise.sphere import Uniform
 from synchronoise.theory import assumption_1, lambda_1, lambda_bar, lambda_bar_prime, pair_expectation
@@ -25,7 +26,6 @@ WITHOUT_MLP = "none"
 GRIDS = (*ACTIVATIONS, WITHOUT_MLP)
 SCALES = (1.0, 0.0, -1.0)
 LEVELS = (0.05, 0.5, 0.95)
-COARSE = 0.2  # of h κ(1)(d-1): beyond it a run of few layers is visibly not its limit
 # Below this the two-token equation is solved on too short a grid: a mean energy there is carried by rarer pairs.
 RESOLVED = 1e-15
 
