@@ -174,15 +174,19 @@ def kappa() -> None:
     for dtype in ("float32", "float64"):
         x = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (16, 32, 32)).astype(dtype))
 
-        def nanoseconds(function: Callable[[Any], Any], x: Any = x, loops: int = 2000) -> float:
-            loop = jax.jit(lambda a: jax.lax.fori_loop(0, loops, lambda _, a: a * 0.999 + 1e-9 * function(a), a))
-            return seconds(lambda: jax.block_until_ready(loop(x)))[0] / loops / x.size * 1e9
+        def nanoseconds(function: Callable[..., Any], *numbers: Any, x: Any = x, loops: int = 2000) -> float:
+            loop = jax.jit(
+                lambda a, *numbers: jax.lax.fori_loop(
+                    0, loops, lambda _, a: a * 0.999 + 1e-9 * function(a, *numbers), a
+                )
+            )
+            return seconds(lambda: jax.block_until_ready(loop(x, *numbers)))[0] / loops / x.size * 1e9
 
         reference = nanoseconds(jnp.exp)
         line("kappa", dtype, "exp", reference, "ns per entry")
         for name in names:
-            evaluator = sn.Kernel(name, 16, 0.1, 0.1).evaluator(dtype)
-            value = nanoseconds(lambda a, evaluator=evaluator: evaluator(a, jnp))
+            evaluator = sn.GaussianField(sn.MLP(name, 16, 0.1, 0.1)).evaluators[dtype == "float64"]
+            value = nanoseconds(lambda a, kappa: kappa(a, jnp), evaluator)
             line("kappa", dtype, f"kappa of {name}", value, "ns per entry", times_exp=value / reference)
 
 

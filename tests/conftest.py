@@ -1,5 +1,7 @@
 """Fixtures of the whole suite."""
 
+from pathlib import Path
+
 import jax
 import pytest
 
@@ -17,6 +19,15 @@ def bits_as_before():
     """A command owns its process and may switch JAX to 64 bits; here it shares the process with other tests."""
     yield
     jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_compiled_programs():
+    """A process has 65 530 memory maps, and the compiled programs of the whole suite would use them up."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
 
 
 @pytest.fixture

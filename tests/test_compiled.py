@@ -1,6 +1,6 @@
 """What is compiled is compiled once for each shape: a second run with other numbers traces and compiles nothing.
 
-A series of κ, and harmonics of an attention, are constants of the program: another κ is another program.
+Another law or another depth is another number; another length of a series, of κ or of an attention, another program.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import jax
 import jax.monitoring
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import synchronoise as sn
@@ -21,7 +20,6 @@ from synchronoise.convergence.depth import depth_errors, depth_paths
 from synchronoise.convergence.law import paired_energies
 from synchronoise.exponents import growth
 from synchronoise.meanfield.eulerian import CircleGrid
-from synchronoise.meanfield.lagrangian import lagrangian
 from synchronoise.meanfield.solve import solve
 from synchronoise.spectral import moments, series
 
@@ -59,16 +57,16 @@ FUNCTIONS = {
     "simulate": lambda b, seed: sn.simulate(
         model(b, sn.DrawnMLP(law(b), 4)), sn.Uniform(5, 3), replicas=20, seed=seed, observers=[sn.Energy(b)]
     ),
-    "lagrangian": lambda b, seed: lagrangian(
-        model(b, sn.DrawnMLP(law(b), 4)), uniform_tokens(6, 3), np.full(6, 1 / 6), replicas=1, seed=seed
-    ),
     "solve": lambda b, seed: solve(
         sn.Transformer(sn.HarmonicAttention(2.0, b, dim=2), HarmonicField(law(b, 2), 8), layers=2, horizon=0.01 * b),
         CircleGrid(64), seed=seed,
     ),
     "growth": lambda b, seed: growth(model(b, sn.DrawnMLP(law(b), 4)), sn.Uniform(2, 3), replicas=2, seed=seed),
+    "the Gaussian field": lambda b, seed: sn.simulate(
+        model(b, sn.GaussianField(law(b / 10)), layers=round(100 * b)), sn.Uniform(5, 3), replicas=3, seed=seed
+    ),
     "coupled": lambda b, seed: coupled(
-        model(b, sn.DrawnMLP(law(0.3, 2), 8)), sn.Uniform(2, 2), refine=2, replicas=4, seed=seed
+        model(b, sn.DrawnMLP(law(b / 10, 2), 8)), sn.Uniform(2, 2), refine=2, replicas=4, seed=seed
     ),
     "paired_energies": lambda b, seed: paired_energies(
         model(b, sn.DrawnMLP(law(b), 2)), sn.Uniform(2, 3), beta=b, replicas=4, seed=seed

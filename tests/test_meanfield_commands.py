@@ -88,6 +88,7 @@ def test_what_spde_refuses(tmp_path, settings, how, words, x64):
 
 def test_converge_tokens_is_wired(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(chaos, "CHAOS_NOISES", 256)
+    monkeypatch.setattr(chaos, "CHAOS_LEVELS", (8, 16))
     monkeypatch.setattr(chaos, "REFERENCE", {2: 512})
     words = ["converge", "tokens", "--quick", "--layers", "8", "--levels", "8,16", "--horizon", "0.2", "--out"]
     result = command(capsys, *words, str(tmp_path / "t.nc"))

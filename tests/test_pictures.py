@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synchronoise import cli, plots, runs
+from synchronoise import cli, pictures, plots, runs
 from synchronoise.config import configure
 from synchronoise.pictures import caption, draw_run, predicted_energy
 
@@ -50,16 +50,17 @@ def test_a_run_is_drawn_with_its_parameters(tmp_path, monkeypatch):
 
 
 def test_a_picture_says_where_it_shows_less_or_its_theory_is_far(tmp_path, monkeypatch):
+    dataset = runs.run(runs.prepare(SMALL), tmp_path / "run.nc")
     words = []
     draw = plots.run_figure
     monkeypatch.setattr(plots, "run_figure", lambda result, text: words.append(text) or draw(result, text))
-    for changes in ({}, {"layers": 2, "horizon": 5.0, "sigma_u": 0.0, "sigma_w": 0.0}, {"tokens": 2100, "layers": 1}):
-        job = runs.prepare({**SMALL, "every": 1, "attention": "none", **changes})
-        draw_run(job.config, runs.run(job, tmp_path / f"{len(words)}.nc"), tmp_path / "run.png")
+    monkeypatch.setattr(pictures, "MOST_PAIRED", 4)
+    for changes in ({}, {"layers": 2, "horizon": 5.0, "sigma_u": 0.0, "sigma_w": 0.0}, {"tokens": 6}):
+        draw_run(configure({**SMALL, **changes}), dataset, tmp_path / "run.png")
     assert "few layers" not in words[0]
     assert "(T/L) κ(1)(d-1) = 1 is not small" in words[1]  # 5/2 · 1/(2·5) · 4
-    assert "energy and overlaps of the first 2048 tokens" in words[2]
-    assert "2048" not in words[0] + words[1]
+    assert "energy and overlaps of the first 4 tokens" in words[2]
+    assert "first" not in words[0] + words[1]
 
 
 @pytest.mark.parametrize("changes", [{"tokens": 1, "replicas": 1}, {"beta": -1.0}], ids=str)

@@ -78,7 +78,6 @@ def test_the_gaussian_field_extends_to_more_tokens(x64):
     ("name", "dtype"),
     [
         ("drawn", "float32"),
-        ("drawn", "float64"),
         ("in_law", "float64"),
         ("field", "float32"),
         ("sum_in_law", "float64"),
@@ -93,7 +92,7 @@ def test_no_number_depends_on_replicas_or_chunks(name, dtype, x64):
         )
 
     reference = run(17, 3)
-    for replicas, chunk in ((1, 2), (5, 4)):
+    for replicas, chunk in ((1, 2), (5, 3)):
         other = run(replicas, chunk)
         for variable in ("tokens", "energy", "overlap_quantiles"):
             assert (other[variable].values == reference[variable].values[:replicas]).all(), (variable, replicas)

@@ -14,6 +14,7 @@ import synchronoise as sn
 from checks import LAW, uniform_tokens
 from synchronoise import simulation
 from synchronoise.errors import RunError, UserError
+from synchronoise.simulation import _advance
 
 MODEL = sn.Transformer(sn.SoftmaxAttention(), sn.DrawnMLP(LAW, 4), layers=12, horizon=3.0)
 
@@ -184,6 +185,23 @@ def test_a_program_is_traced_once_for_each_shape():
     assert len(counter) == once
     go(0.7, 70, 7)
     assert len(counter) == 2 * once
+
+
+def test_few_programs_are_kept_and_other_depths_need_no_other(monkeypatch):
+    """A process that held a program for every run of a sweep would be ended by XLA after some 270."""
+
+    def energies(layers, tokens=3):
+        model = sn.Transformer(None, sn.DrawnMLP(LAW, 4), layers=layers, horizon=1.0)
+        return sn.simulate(model, sn.Uniform(tokens, 5), replicas=2, observers=[sn.Energy()])["energy"].values
+
+    _advance.clear_cache()
+    before = [energies(layers) for layers in (33, 40, 64)]
+    assert _advance._cache_size() == 1
+    monkeypatch.setattr(simulation, "MOST_PROGRAMS", 2)
+    for tokens in (4, 5, 6):
+        energies(8, tokens)
+        assert _advance._cache_size() <= 2
+    assert all((energies(layers) == energy).all() for layers, energy in zip((33, 40, 64), before, strict=True))
 
 
 def test_a_large_system_is_seen_through_its_first_tokens(monkeypatch):

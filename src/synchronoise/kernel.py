@@ -103,14 +103,52 @@ def _chebyshev(f: Callable[[np.ndarray], np.ndarray], bottom: float, top: float)
     return coefficients, tail
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A polynomial on [-1, 1]: Σ_k a_k x^k where powers lose no digits (half the work), else Σ_k a_k T_k(x).
+
+    A zero makes an odd length even, so that the series of near laws have one length and share a compiled program.
+
+    >>> line = Series.of([1.0, 2.0])
+    >>> line.in_powers, line.numbers.tolist(), line(np.array([0.5]), np).tolist()
+    (True, [1.0, 2.0], [2.0])
+    """
+
+    in_powers: bool
+    numbers: Any  #: a_0, a_1, ..., an array
+
+    @staticmethod
+    def of(coefficients: Any) -> Series:
+        """The series with these Chebyshev coefficients; in powers where their sizes add up to at most twice theirs."""
+        powers = chebyshev.cheb2poly(coefficients)
+        in_powers = bool(np.sum(np.abs(powers)) <= 2 * np.sum(np.abs(coefficients)))
+        numbers = np.zeros(2 * -(-len(coefficients) // 2))
+        numbers[: len(coefficients)] = powers if in_powers else coefficients
+        return Series(in_powers, numbers)
+
+    def __call__(self, x: Any, xp: Any) -> Any:
+        numbers = xp.asarray(self.numbers, x.dtype)
+        last = len(numbers) - 1
+        if self.in_powers:
+            total = numbers[last] + 0.0 * x
+            for k in reversed(range(last)):
+                total = numbers[k] + x * total
+            return total
+        ahead, here = 0.0, 0.0 * x  # Clenshaw's rule
+        for k in reversed(range(1, last + 1)):
+            ahead, here = here, numbers[k] + 2.0 * x * here - ahead
+        return numbers[0] + x * here - ahead
+
+
+@dataclass(frozen=True, eq=False)
 class KernelEvaluator:
-    """κ(u) as a short Chebyshev series, for the inner loop: a few multiply-adds per entry and no arccos.
+    """κ(u) as a short series, for the inner loop: a few multiply-adds per entry and no arccos.
 
     Smooth φ: κ = κ(1) - ε p(u), ε = 1 - u.  Kinked φ, with c = 1 - ε/(dq) and w = √(1 - c²):
     κ = k_0 + k_1 c + w² (E(w) + c O(w)).  Both give κ(1) at u = 1 within rounding, take u above 1 as 1, and
     have a finite derivative there.  `evaluator(u, xp)` keeps the shape and the float type of u.
-    The fields are plain floats and tuples, so an evaluator is hashable.  THEORY §2.
+    Its numbers are data of a compiled program, so that another law reuses it; `kinked` and the lengths of the series
+    make the program.  THEORY §2.
 
     >>> import numpy as np
     >>> Kernel("relu", 3).evaluator(np.float32)(np.ones(2, np.float32)).dtype
@@ -118,45 +156,24 @@ class KernelEvaluator:
     """
 
     kinked: bool
-    scale: float
-    constants: tuple[float, float]
-    even: tuple[float, ...]
-    odd: tuple[float, ...]
+    scale: Any
+    constants: tuple[Any, Any]
+    even: Any  #: a `Series`
+    odd: Any  #: a `Series`, or None
 
     def __call__(self, u: Any, xp: Any = np) -> Any:
         u = xp.where(u > 1.0, xp.ones_like(u), u)
         epsilon = 1.0 - u
         if not self.kinked:
-            return self.constants[0] - epsilon * _series(self.even, u)
+            return self.constants[0] - epsilon * self.even(u, xp)
         gap = epsilon * self.scale
         c, square = 1.0 - gap, gap * (2.0 - gap)
         # Above 0: merged and antipodal tokens have square <= 0 by rounding, where √ has no derivative, or no value.
         w = xp.sqrt(xp.maximum(square, 1e-30))
-        bulk = _series(self.even, 2.0 * w - 1.0)
-        if self.odd:
-            bulk = bulk + c * _series(self.odd, 2.0 * w - 1.0)
+        bulk = self.even(2.0 * w - 1.0, xp)
+        if self.odd is not None:
+            bulk = bulk + c * self.odd(2.0 * w - 1.0, xp)
         return self.constants[0] + self.constants[1] * c + square * bulk
-
-
-def _series(coefficients: tuple[float, ...], x: Any) -> Any:
-    """Σ_k a_k T_k(x), unrolled: by powers of x, half the work, where they lose no digits, else by Clenshaw's rule."""
-    powers = _powers(coefficients)
-    if powers:
-        total = powers[-1] + 0.0 * x
-        for p in powers[-2::-1]:
-            total = p + x * total
-        return total
-    ahead, here = 0.0, 0.0 * x
-    for a in coefficients[:0:-1]:
-        ahead, here = here, a + 2.0 * x * here - ahead
-    return coefficients[0] + x * here - ahead
-
-
-@cache
-def _powers(coefficients: tuple[float, ...]) -> tuple[float, ...]:
-    """The same polynomial in powers of x; none where their sizes add up to more than twice those of the series."""
-    powers = chebyshev.cheb2poly(coefficients)
-    return _floats(powers) if np.sum(np.abs(powers)) <= 2 * np.sum(np.abs(coefficients)) else ()
 
 
 class Kernel:
@@ -342,8 +359,8 @@ class Kernel:
         """A `KernelEvaluator` whose series are just long enough for the float type.
 
         >>> evaluator = Kernel("relu", 3).evaluator("float32")
-        >>> len(evaluator.even), len(evaluator.odd)
-        (6, 0)
+        >>> len(evaluator.even.numbers), evaluator.odd
+        (6, None)
         """
         # In float64 the fits see the rounding of κ itself, a few units in the last place.
         tolerance = max(0.5 * float(np.finfo(np.dtype(dtype)).eps), 3e-14) * (self.kappa_1 + self.dkappa_1)
@@ -353,7 +370,7 @@ class Kernel:
         coefficients, _ = _chebyshev(lambda u: self.chord_slope(1.0 - u), -1.0, 1.0)
         tails = 2.0 * np.cumsum(np.abs(coefficients[::-1]))[::-1]
         keep = max(1, int(np.sum(tails > tolerance)))
-        return KernelEvaluator(False, self._scale, (self.kappa_1, 0.0), _floats(coefficients[:keep]), ())
+        return KernelEvaluator(False, self._scale, (self.kappa_1, 0.0), Series.of(coefficients[:keep]), None)
 
     def _kinked_evaluator(self, tolerance: float) -> KernelEvaluator:
         # E and O are analytic in w = sin θ on [0, 1]: sum and difference of κ at θ and at π - θ.
@@ -372,12 +389,13 @@ class Kernel:
             # The odd part is c w² O(w).
             base = w**2 if not parts else cosine * w**2
             parts.append(_shortest_fit(w, base, target, tolerance))
-        return KernelEvaluator(True, self._scale, constants, parts[0] or (0.0,), parts[1])
+        even, odd = parts
+        return KernelEvaluator(True, self._scale, constants, Series.of(even), Series.of(odd) if odd.any() else None)
 
 
-def _shortest_fit(w: np.ndarray, base: np.ndarray, target: np.ndarray, tolerance: float) -> tuple[float, ...]:
+def _shortest_fit(w: np.ndarray, base: np.ndarray, target: np.ndarray, tolerance: float) -> np.ndarray:
     """The shortest Chebyshev series p on [0, 1] with |base p(w) - target| <= tolerance, by least squares."""
-    best: tuple[float, tuple[float, ...]] = (float(np.max(np.abs(target))), ())
+    best = float(np.max(np.abs(target))), np.zeros(1)
     for degree in range(31):
         if best[0] <= tolerance:
             break
@@ -385,12 +403,8 @@ def _shortest_fit(w: np.ndarray, base: np.ndarray, target: np.ndarray, tolerance
         fitted = np.linalg.lstsq(basis, target, rcond=None)[0]
         error = float(np.max(np.abs(basis @ fitted - target)))
         if error < 0.5 * best[0]:
-            best = (error, _floats(fitted))
+            best = error, fitted
     return best[1]
-
-
-def _floats(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(float(v) for v in values)
 
 
 def _within(x: Any, low: float, high: float) -> Any:

@@ -36,9 +36,13 @@ from ._arrays import Array, Factor, Float, Gram, PRNGKey, Tokens
 from .activations import Activation, activation
 from .attention import Attention
 from .errors import UserError
-from .kernel import Kernel, KernelEvaluator
+from .kernel import Kernel, KernelEvaluator, Series
 from .randomness import Role, role_key
 from .sphere import gram
+
+# κ's numbers are data, not constants, of what is compiled: a sweep over laws compiles once.
+jax.tree_util.register_dataclass(Series, ["numbers"], ["in_powers"])
+jax.tree_util.register_dataclass(KernelEvaluator, ["scale", "constants", "even", "odd"], ["kinked"])
 
 # What is left of a diagonal entry is zero below so many ε of it, for any number of tokens: more would blur close
 # tokens further apart, less would take rounding for noise.
@@ -234,7 +238,7 @@ class GaussianField(Noise):
     mlp: MLP
     kappa_1: float
     dkappa_1: float
-    evaluators: tuple[KernelEvaluator, KernelEvaluator] = eqx.field(static=True)  #: of κ in float32 and in float64
+    evaluators: tuple[KernelEvaluator, KernelEvaluator]  #: of κ in float32 and in float64
     common = True
 
     def __init__(self, mlp: MLP):

@@ -35,6 +35,11 @@ Ensemble = Float[Array, "replica n d"]
 FEW, LOOPED = 128, 32
 
 
+# Compiled programs that are kept: each takes some 240 of the 65 530 memory maps that Linux gives a process, and when
+# these are used up XLA ends it.
+MOST_PROGRAMS = 100
+
+
 class FloorWarning(UserWarning):
     """Tokens are closer than the route of the noise resolves: distances below its floor are rounding."""
 
@@ -100,9 +105,12 @@ def simulate(
     keys = replica_keys(seed, replicas)
     rows = model.layers // every + 1
     # One layer, then as many rows as take half a second: short calls cost more than they compute, in long ones nobody
-    # is heard.
-    capacity = max(2, -(-rows // 2)) if chunk is None else min(chunk, rows)
+    # is heard.  A power of two, so that runs of other depths find the same program.
+    capacity = max(2, 1 << (rows // 2 - 1).bit_length()) if chunk is None else min(chunk, rows)
     now = 2 if chunk is None else capacity
+    programs: Any = _advance
+    if programs._cache_size() >= MOST_PROGRAMS:
+        programs.clear_cache()
     program = _Program.of(cast((model, tuple(observers)), dtype))
     state = resume or State(0, _begin(start, keys, dtype), {})
     _check_shapes(model, state.tokens, replicas)

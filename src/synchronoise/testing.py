@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,10 +43,11 @@ def check_noise(
     """
     x, n = _tokens(dim), 6
     keys = jax.vmap(lambda key: step_key(key, 0))(replica_keys(seed, draws))
-    factor = noise.factor(keys[0], x)
+    factor_at = eqx.filter_jit(noise.factor)
+    factor = factor_at(keys[0], x)
     _require(factor.ndim == 2 and factor.shape[0] == n, f"factor has shape {factor.shape}, not (n, r) with n = {n}")
     _require(factor.dtype == x.dtype, f"factor is {factor.dtype} at {x.dtype} tokens")
-    _require(bool((factor == noise.factor(keys[0], x)).all()), "two factors at one address differ")
+    _require(bool((factor == factor_at(keys[0], x)).all()), "two factors at one address differ")
     _require(bool(noise.route) and noise.floor(x.dtype) > 0, "route must be words and floor a distance > 0")
 
     model, order = Transformer(None, noise, layers=1, horizon=H), np.array([3, 0, 5, 1, 4, 2])
@@ -100,7 +102,8 @@ def check_attention(attention: Attention, dim: int | None = None) -> None:
     """
     dim = dim or attention.dim or 4
     x = _tokens(dim)
-    out = attention(x)
+    attend = eqx.filter_jit(attention)
+    out = attend(x)
     scale, tolerance = float(jnp.abs(out).max()), 200 * float(jnp.finfo(x.dtype).eps)
 
     def same(a: Any, b: Any) -> bool:
@@ -108,20 +111,20 @@ def check_attention(attention: Attention, dim: int | None = None) -> None:
 
     _require(out.shape == x.shape and out.dtype == x.dtype, f"output {out.shape} {out.dtype} at {x.shape} {x.dtype}")
     order = np.array([3, 0, 5, 1, 4, 2])
-    _require(same(attention(x[order]), out[order]) == attention.symmetric, "`symmetric` is not what the output says")
+    _require(same(attend(x[order]), out[order]) == attention.symmetric, "`symmetric` is not what the output says")
     if attention.dim is None:
         rotation = jnp.asarray(np.linalg.qr(np.random.default_rng(1).standard_normal((dim, dim)))[0], x.dtype)
-        _require(same(attention(x @ rotation), out @ rotation), "turning the tokens does not turn the output")
+        _require(same(attend(x @ rotation), out @ rotation), "turning the tokens does not turn the output")
     if attention.symmetric:
-        _require(same(attention(x, at=x[2:4]), out[2:4]), "the drift at other points is another one")
+        _require(same(attend(x, at=x[2:4]), out[2:4]), "the drift at other points is another one")
         repeated, counts = np.repeat(np.arange(3), [1, 3, 2]), jnp.asarray([1, 3, 2], x.dtype) / 6
         _require(
-            same(attention(x[repeated])[np.array([0, 1, 4])], attention(x[:3], counts)),
+            same(attend(x[repeated])[np.array([0, 1, 4])], attend(x[:3], counts)),
             "weights k_j/n are not k_j equal tokens",
         )
         after = step(jax.random.key(0), x, Transformer(attention, None, layers=1, horizon=0.1), 0.1)[0]
         _require(bool((after[1] == after[5]).all()), "equal tokens do not stay equal")
-    gradient = jax.grad(lambda y: jnp.sum(attention(y) ** 2))(x)
+    gradient = jax.jit(jax.grad(lambda y: jnp.sum(attention(y) ** 2)))(x)
     _require(bool(jnp.isfinite(gradient).all()), "gradients are not finite at merged and antipodal tokens")
 
 
