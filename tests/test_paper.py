@@ -213,7 +213,7 @@ def test_the_floor_of_the_arithmetic_is_said_and_not_warned_of(made):
     work = []
     result = compute(run, work.append)
     assert sum(work) == run.work
-    assert "below the floor" in result.attrs["floor"]
+    assert "closer than the floor" in result.attrs["floor"]
     # ½ e^β ε at ε = (8 · 2^-52)²/2
     assert result.attrs["floor_energy"] == pytest.approx(0.5 * np.e * (8 * 2.0**-52) ** 2 / 2)
     assert result["energy_mean"][-1] < result.attrs["floor_energy"] < result["energy_mean"][20]

@@ -85,7 +85,7 @@ def test_the_floor_is_warned_about_once():
     tokens = uniform_tokens(1, 5)
     close = np.concatenate([tokens, tokens + 2e-4 * uniform_tokens(1, 5, seed=2)])
     model = MODEL.limit()
-    with pytest.warns(sn.FloorWarning, match="below the floor") as caught:
+    with pytest.warns(sn.FloorWarning, match="closer than the floor 8e-04") as caught:
         sn.simulate(model, close, replicas=2)
     assert len(caught) == 1
     with warnings.catch_warnings():

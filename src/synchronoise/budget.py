@@ -156,7 +156,7 @@ def _seconds_of_batch(model: Transformer, tokens: np.ndarray, looped: int, what:
     batches = partial(jax.lax.map, lambda batch: for_each(what, *batch))
     compiled = jax.jit(batches).lower((keys, x)).compile()
     times: list[float] = []
-    while len(times) < 3 and sum(times) < 1:
+    while len(times) < 2 or (len(times) < 5 and sum(times) < 1):  # the first one also touches its memory
         start = time.perf_counter()
         jax.block_until_ready(compiled((keys, x)))
         times.append(time.perf_counter() - start)

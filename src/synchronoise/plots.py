@@ -234,6 +234,10 @@ def _label_layers(axes, result: xr.Dataset) -> None:
 
     last, horizon = int(result["layer"][-1]), float(result["time"][-1])
     for axis in axes[-1]:
-        axis.set_xlabel(f"layer (time t = layer / {last / horizon:.4g})")
+        axis.set_xlabel(
+            f"layer (time t = {horizon / last:.4g} layer)"
+            if last < horizon
+            else f"layer (time t = layer / {last / horizon:.4g})"
+        )
         axis.set_xlim(0, last)
         axis.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))

@@ -72,11 +72,13 @@ def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
         figure, (left, right) = _figure(1, 2, caption)
         tokens = result["tokens"].values.astype(float)
         names = {"start": "to the SPDE, t = 0", "end": "to the SPDE, t = T", "largest": "largest over time",
-                 "two_end": "two systems, t = T", "independent": "independent noises, t = T"}  # fmt: skip
-        for colour, (kind, label) in zip((*COLOURS[:4], GREY), names.items(), strict=True):
+                 "two_end": "two systems, one noise, t = T", "independent": "independent noises, t = T"}  # fmt: skip
+        marks = ("o", "s", "^", "D", "v")
+        for colour, mark, (kind, label) in zip((*COLOURS[:4], GREY), marks, names.items(), strict=True):
             line = result.sel(kind=kind)
-            left.plot(tokens, line["mean"], color=colour, marker="o", markersize=3, label=label)
-            left.fill_between(tokens, line["low"], line["high"], color=colour, alpha=0.2, linewidth=0)
+            dashed = "--" if kind == "largest" else "-"  # most often that at T, whose line it would hide
+            left.plot(tokens, line["mean"], dashed, color=colour, marker=mark, markersize=3, label=label)
+            left.fill_between(tokens, line["low"], line["high"], color=colour, alpha=0.12, linewidth=0)
         first = float(result["mean"].sel(kind="start")[0])
         exponent, logarithm = result.attrs["exponent"], result.attrs["logarithm"]
         rate = tokens**exponent * (np.log(tokens) if logarithm else 1.0)
@@ -91,7 +93,8 @@ def chaos_figure(result: xr.Dataset, caption: str) -> Figure:
             right.errorbar(at, size, 2 * se, color=colour, marker="o", markersize=3, capsize=2, label=f"{label} ± 2 SE")
         given = result["covariance"].sel(which="given").values
         right.plot(at, 0.6 * given[0] * at[0] / at, color="black", linestyle=":", label="slope -1")
-        _logarithmic(right, at, "covariance of two tokens, size")
+        _logarithmic(right, at, r"|Cov$(X_1, X_2)$| of two tokens")
+        right.set_ylim(bottom=0.1 * float(given.min()))
         right.legend(frameon=False)
     return figure
 

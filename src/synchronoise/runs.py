@@ -23,7 +23,7 @@ from synchronoise.config import TOKEN_FILES, RunConfig, command, configure
 from synchronoise.errors import RunError, UserError
 from synchronoise.harmonic_attention import DenseTokens, HarmonicAttention, warn_of_dense
 from synchronoise.model import Transformer
-from synchronoise.observables import Energy, Observable, OverlapHistogram, OverlapQuantiles
+from synchronoise.observables import MOST_PAIRED, Energy, Observable, OverlapHistogram, OverlapQuantiles
 from synchronoise.pictures import draw_run
 from synchronoise.routes import attention_of, noise_of
 from synchronoise.simulation import NotFiniteError, State, simulate
@@ -275,6 +275,8 @@ def produce(
         "replicas": energy.shape[0],
         "layers": int(dataset["layer"][-1]),
     }
+    if job.config.tokens > MOST_PAIRED:
+        ends["of_tokens"] = f"the first {MOST_PAIRED}"
     for name, values in (("energy", energy), ("median_overlap", median)):
         for end, row in (("start", values[:, 0]), ("end", values[:, -1])):
             ends[f"{name}_{end}"] = float(row.mean())

@@ -358,12 +358,14 @@ def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
         distances = np.linalg.norm(some[:, apart:] - some[:, :-apart], axis=2)
         closest = min(closest, distances[distances > 0].min(initial=np.inf))
     if closest < floor:
-        mends = ["--dtype float64 goes lower"] if tokens.dtype == np.float32 else []
+        mends = ["--dtype float64"] if tokens.dtype == np.float32 else []
         if any(isinstance(noise, GaussianField) for noise in _parts(model)):
-            mends.append("--route features (model.limit(features=16)) goes lower")
+            mends.append("--route features (model.limit(features=16))")
+        lower = f"; {' or '.join(mends)} goes lower" if mends else ""
         warnings.warn(
-            f"tokens are {closest:.1e} apart, below the floor {floor:.1e} of this route ({model.route}, "
-            f"{tokens.dtype}): distances there are rounding{'; ' * bool(mends)}{' or '.join(mends)}",
+            # The floor is rounded, so that Python says the same words once in a sweep.
+            f"some tokens are closer than the floor {floor:.0e} of this route ({model.route}, {tokens.dtype}): "
+            f"distances there are rounding{lower}",
             FloorWarning,
             stacklevel=3,
         )

@@ -80,12 +80,20 @@ def clusters(
     report(result, as_json=True)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CompareFlags(SetupFlags):
+    """What a simulation depends on, with more replicas of few tokens."""
+
+    replicas: Annotated[int | None, flag("replicas", "2048/N, at least 16")] = None
+
+
 @app.command
 def compare(
     what: Literal["noises"],
     /,
     *,
-    flags: SetupFlags = SetupFlags(),
+    flags: CompareFlags = CompareFlags(),
     noises: Annotated[str, Parameter(help="Comma-separated: mlp, field, private, vector, values.")] = (
         "mlp,private,vector,values"
     ),
@@ -95,7 +103,7 @@ def compare(
 ) -> None:
     """Run the same start and attention under several noises of one speed; energies beside the theory, as JSON.
 
-    There is a theory without attention, and for two tokens.  Default of --replicas here: 2048/N, at least 16.
+    There is a theory without attention, and for two tokens.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ def show(path: Path, /, *, json: Json = False) -> None:
     Parameters
     ----------
     path
-        A file that `synchronoise simulate` wrote.
+        A file that any command wrote.
     """
     from synchronoise.store import load
 

@@ -56,7 +56,7 @@ class ConvergeFlags(LawFlags):
     tokens: Annotated[int | None, _flag("tokens")] = None
     horizon: Annotated[float | None, _flag("horizon")] = None
     layers: Annotated[int | None, _flag("layers")] = None
-    start: Annotated[str | None, _flag("start")] = None
+    start: Annotated[str | None, flag("start", "uniform; a law, not a file")] = None
     overlap: Annotated[float | None, _flag("overlap")] = None
     replicas: Annotated[int | None, _flag("replicas")] = None
     seed: Annotated[int | None, _flag("seed")] = None
@@ -68,8 +68,10 @@ def converge(
     /,
     *,
     flags: ConvergeFlags = ConvergeFlags(),
-    levels: Annotated[str | None, Parameter(help="Layers; widths of `width`, N of `tokens`: 8,16.")] = None,
-    widths: Annotated[str | None, Parameter(help="Widths of `limits` and `law`, e.g. 16,64,inf.")] = None,
+    levels: Annotated[
+        str | None, Parameter(help="Layers; widths of `width`, N of `tokens` and `corollary`: 8,16.")
+    ] = None,
+    widths: Annotated[str | None, Parameter(help="Widths of `limits`, `law` and `corollary`, e.g. 16,64,inf.")] = None,
     token_error: Annotated[float, Parameter(help="limits: root-mean-square error per token that is wanted.")] = 0.1,
     path: Annotated[bool, Parameter(help="depth: one path as L grows, no mean.", negative=())] = False,
     quick: Annotated[bool, Parameter(help="Fewer levels and replicas, wider bands.", negative=())] = False,
@@ -87,7 +89,8 @@ def converge(
     ----------
     what
         depth: error against layers L.  width: against the width m.  limits: both, and how deep and wide is enough.
-        law: mean energy of two tokens, at several widths.  tokens: W_2 to the SPDE against the number N of tokens.
+        law: mean energy of two tokens, at several widths.  tokens: W_2 to the SPDE against the number N of tokens
+        (dim 3 takes 72 replicas).
         corollary: the same over tokens × layers × widths, on the circle without attention.
     """
     from synchronoise.convergence.experiments import experiment
@@ -98,13 +101,13 @@ def converge(
     allow_dtype("float64")
     if what == "tokens":
         if path or widths:
-            raise UserError("converge tokens has no --path and no --widths", mend="use --levels")
+            raise UserError(f"converge tokens has no --{'path' if path else 'widths'}", mend="leave it out")
         from synchronoise.meanfield.chaos import converge_tokens
 
         result = converge_tokens(given(flags), out, quick=quick, overwrite=overwrite, progress=True, **axes)
     elif what == "corollary":
         if path or quick:
-            raise UserError("converge corollary has no --path and no --quick", mend="leave them out")
+            raise UserError(f"converge corollary has no --{'path' if path else 'quick'}", mend="leave it out")
         from synchronoise.meanfield.limits import converge_corollary
 
         report(converge_corollary(given(flags), out, overwrite=overwrite, progress=True, **axes), json)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,10 @@ from ..config import RunConfig, refuse_idle
 from ..errors import UserError, did_you_mean
 from ..model import Transformer
 from ..noise import MLP, DrawnMLP, GaussianField
-from ..options import CONVERGE
+from ..options import CONVERGE, OPTIONS
 from ..runs import Job, prepare
 from ..sphere import Start
+from ..store import environment
 
 Number = int | float
 Levels = tuple[Number, ...]
@@ -42,6 +44,9 @@ QUICK = {
     "limits": Plan((8, 32), (16, 64, math.inf), {"replicas": 64}),
     "law": Plan((16, 32), (1, 16, math.inf), {"replicas": 16_384}),
 }
+
+
+QUICK_WORDS = "few levels and replicas: wide bands; leave out --quick for a measurement"
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,28 @@ def prepare_experiment(what: str, values: Mapping[str, object], **settings: Any)
     return job
 
 
-def settings_run(what: str, config: RunConfig) -> dict[str, Any]:
-    """The settings of an experiment for its provenance, without those that its levels stand for."""
-    return config.model_dump(exclude={"width", *(name for name, value in CONVERGE[what].items() if value is None)})
+def provenance(
+    what: str, config: RunConfig, levels: Sequence[Number], widths: Sequence[Number] = (), **more: Any
+) -> dict[str, Any]:
+    """What made a result of `converge`: its command, its settings, but for those that levels stand for, and ``more``.
+
+    >>> from synchronoise.convergence.experiments import experiment
+    >>> chosen = experiment("depth", {"activation": "tanh"}, levels=(8, 16))
+    >>> provenance("depth", chosen.job.config, chosen.levels)["command"]
+    'synchronoise converge depth --activation tanh --levels 8,16'
+    """
+    usual = {name: option.default for name, option in OPTIONS.items()} | {"dtype": "float64"} | CONVERGE[what]
+    settings = config.model_dump(exclude={"width", *(name for name in usual if usual[name] is None)})
+    words = ["synchronoise", "converge", what]
+    for name, value in settings.items():
+        if value != usual[name]:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    axes = {"levels": [*levels], "widths": ["inf" if math.isinf(m) else int(m) for m in widths]}
+    for name, values in axes.items():
+        if values:
+            words += [f"--{name}", ",".join(map(str, values))]
+    made_by = {"experiment": f"converge {what}", "command": shlex.join(words), "config": settings, **axes}
+    return {**made_by, **more, "environment": environment()}
 
 
 def experiment(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from .. import plots_convergence
 from ..banks import frozen_field
 from ..errors import UserError
 from ..model import Transformer
-from ..store import check_output, environment, load, save, write_atomically
+from ..store import check_output, load, save, write_atomically
 from .depth import depth_paths
-from .experiments import Experiment, Number, settings_run
+from .experiments import QUICK_WORDS, Experiment, Number, provenance
 from .measures import Summary, measure
 
 KIND = "convergence"
@@ -53,17 +52,10 @@ def produce(
     else:
         dataset, summary = measure(experiment, token_error=token_error, progress=progress)
         if experiment.quick:
-            summary["quick"] = "few levels and replicas: wide bands; leave out --quick for a measurement"
+            summary["quick"] = QUICK_WORDS
         figure = FIGURES[experiment.what](dataset, caption(experiment))
-    made_by = {
-        "experiment": experiment.what,
-        "path": path,
-        "config": settings_run(experiment.what, experiment.job.config),
-        "levels": list(experiment.levels),
-        "widths": ["inf" if math.isinf(m) else int(m) for m in experiment.widths],
-        "summary": summary,
-        "environment": environment(),
-    }
+    config, more = experiment.job.config, {"path": path, "summary": summary}
+    made_by = provenance(experiment.what, config, experiment.levels, experiment.widths, **more)
     save(dataset, out, made_by, kind=KIND)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=200)

@@ -25,14 +25,14 @@ import xarray as xr
 from ..clusters import check_result
 from ..config import RunConfig
 from ..convergence import fit
-from ..convergence.experiments import prepare_experiment, settings_run
+from ..convergence.experiments import QUICK_WORDS, prepare_experiment, provenance
 from ..errors import UserError
 from ..model import Transformer
 from ..plots_flow import save_figure
 from ..plots_meanfield import chaos_figure
 from ..progress import Progress
 from ..routes import attention_of
-from ..store import environment, save
+from ..store import save
 from .initial import quadrature
 from .lagrangian import check_scope, lagrangian
 from .run import field_of
@@ -100,9 +100,9 @@ def converge_tokens(
     words = f"{config.activation} (σ_U = {config.sigma_u:g}), {config.attention} attention (β = {config.beta:g})\n" + (
         f"d = {config.dim}, L = {config.layers}, T = {config.horizon:g}, {config.replicas} noises, seed {config.seed}"
     )
-    made_by = {
-        "config": settings_run("tokens", config), "levels": counts, "summary": summary, "environment": environment(),
-    }  # fmt: skip
+    if quick:
+        summary["quick"] = QUICK_WORDS
+    made_by = provenance("tokens", config, counts, summary=summary)
     save(dataset, out, made_by, kind="chaos")
     return {**summary, "file": str(out), "picture": save_figure(chaos_figure(dataset, words), out)}
 

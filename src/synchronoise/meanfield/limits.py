@@ -19,7 +19,7 @@ import xarray as xr
 from .._arrays import PRNGKey, Tokens
 from ..clusters import check_result
 from ..convergence.coupling import coupled
-from ..convergence.experiments import prepare_experiment, settings_run
+from ..convergence.experiments import prepare_experiment, provenance
 from ..convergence.fit import estimate, resampled_means
 from ..errors import UserError
 from ..model import Transformer
@@ -28,7 +28,7 @@ from ..plots_flow import save_figure
 from ..plots_meanfield import corollary_figure
 from ..progress import Progress
 from ..sphere import Start, Uniform
-from ..store import environment, save
+from ..store import save
 from .initial import nodes
 from .wasserstein import wasserstein2
 
@@ -92,7 +92,8 @@ def converge_corollary(
     left = np.log(np.maximum(fitted, 1e-300) / mean)
     explained = float(1 - np.sum(left**2) / np.sum((np.log(mean) - np.log(mean).mean()) ** 2))
     falls = all(term.low > 0 for term in terms.values())
-    verdict = "every limit lowers the error, and a/L + b/m + c/N explains it"
+    off = float(np.abs(np.expm1(left)).max())
+    verdict = f"every limit lowers the error; a/L + b/m + c/N describes it to {off:.0%}"
     if not (falls and explained > EXPLAINED):
         verdict = (
             f"a/L + b/m + c/N explains {explained:.0%}; {'every' if falls else 'not every'} limit lowers the error"
@@ -101,7 +102,7 @@ def converge_corollary(
         "levels": {"tokens": tokens, "layers": list(LAYERS), "width": narrow}, "error": mean.tolist(),
         "slope": {name: term.value for name, term in terms.items()},
         "ci": {name: [term.low, term.high] for name, term in terms.items()}, "theory": "a/L + b/m + c/N",
-        "r_squared": explained, "verdict": verdict,
+        "r_squared": explained, "largest_deviation": off, "verdict": verdict,
     }  # fmt: skip
     dataset = xr.Dataset(
         {
@@ -115,7 +116,7 @@ def converge_corollary(
         },
         {"tokens": tokens, "layers": list(LAYERS), "width": narrow},
     )
-    made_by = {"config": settings_run("corollary", config), "summary": summary, "environment": environment()}
+    made_by = provenance("corollary", config, tokens, narrow, summary=summary)
     save(dataset, out, made_by, kind="corollary")
     words = f"{config.activation} (σ_U = {config.sigma_u:g}), no attention, d = 2, T = {config.horizon:g}, " + (
         f"{config.replicas} noises, seed {config.seed}"
