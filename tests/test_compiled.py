@@ -63,7 +63,7 @@ FUNCTIONS = {
     ),
     "growth": lambda b, seed: growth(model(b, sn.DrawnMLP(law(b), 4)), sn.Uniform(2, 3), replicas=2, seed=seed),
     "the Gaussian field": lambda b, seed: sn.simulate(
-        model(b, sn.GaussianField(law(b / 10)), layers=round(100 * b)), sn.Uniform(5, 3), replicas=3, seed=seed
+        model(b, sn.GaussianField(law(b / 10)), layers=70 + round(10 * b)), sn.Uniform(5, 3), replicas=3, seed=seed
     ),
     "coupled": lambda b, seed: coupled(
         model(b, sn.DrawnMLP(law(b / 10, 2), 8)), sn.Uniform(2, 2), refine=2, replicas=4, seed=seed

@@ -262,6 +262,26 @@ def test_evaluator_is_the_kernel(name, dim, sigma_u, sigma_w):
         assert np.isfinite(jax.vmap(jax.grad(lambda v, e=evaluator: e(v, jnp)))(jnp.asarray(below))).all()
 
 
+@pytest.mark.parametrize(("dim", "sigma_u"), [(2, 5.0), (3, 3.0), (8, 4.0)])
+@pytest.mark.filterwarnings("ignore::synchronoise.kernel.KernelAccuracyWarning")
+def test_where_the_quadrature_does_not_settle_the_error_estimate_is_that_of_what_is_used(dim, sigma_u):
+    """sin(12 z), 12 √q = 36 to 60: κ = ½ (e^{-ω²(q-c)} - e^{-ω²(q+c)}), c = u/d + σ_U²."""
+    kernel, u = Kernel("sin:12", dim, sigma_u), np.linspace(-1, 1, 41)
+    q, c = 1 / dim + sigma_u**2, u / dim + sigma_u**2
+    exact = 0.5 * (np.exp(-144 * (q - c)) - np.exp(-144 * (q + c)))
+    error = np.abs(kernel(u) - exact).max()
+    assert error <= kernel.error_estimate < 1e-3
+    assert np.abs(kernel(u)).max() <= kernel.kappa_1 + kernel.error_estimate
+
+
+def test_an_evaluator_takes_integers():
+    kernel = Kernel("tanh", 3)
+    for u in (np.array([-1, 0, 1]), 0):
+        np.testing.assert_allclose(kernel.evaluator()(u), kernel(u), atol=1e-13)
+    assert kernel.evaluator() == kernel.evaluator() != Kernel("tanh", 4).evaluator()
+    assert hash(kernel.evaluator()) == hash(kernel.evaluator())
+
+
 def test_powers_are_taken_only_where_they_lose_no_digits():
     x = np.linspace(-1, 1, 101)
     short = 0.3 ** np.arange(8)

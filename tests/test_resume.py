@@ -225,6 +225,23 @@ LONG = [
 ]  # fmt: skip
 
 
+def test_ctrl_c_while_a_checkpoint_is_put_together_loses_nothing(tmp_path, monkeypatch):
+    job, out = runs.prepare(SMALL), tmp_path / "run.nc"
+    build, calls = runs.xr.Dataset, []
+
+    def interrupted(*arguments, **how):
+        calls.append(None)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return build(*arguments, **how)
+
+    monkeypatch.setattr(runs.xr, "Dataset", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="--resume continues"):
+        runs.run(job, out)
+    monkeypatch.undo()
+    assert load(tmp_path / "run.nc.partial", kind="checkpoint")[0].attrs["rows"] > 0
+
+
 @pytest.mark.slow
 def test_killed_twenty_times_and_resumed(tmp_path):
     """SIGKILL at random moments, from before the first chunk to after the last: the same file in the end."""

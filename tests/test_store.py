@@ -59,6 +59,8 @@ def test_ctrl_c_waits_for_a_file_that_is_being_written(tmp_path, dataset, monkey
     with pytest.raises(KeyboardInterrupt):
         save(dataset, tmp_path / "run.nc", PROVENANCE)
     assert signal.getsignal(signal.SIGINT) is handler
+    with pytest.raises(RunError, match="cannot write"):  # what ends the run as well goes first
+        save(dataset, tmp_path / "no" / "run.nc", PROVENANCE)
     monkeypatch.undo()
     xr.testing.assert_identical(load(tmp_path / "run.nc")[0], dataset)
     with ThreadPoolExecutor(1) as pool:  # where no signal arrives

@@ -28,7 +28,7 @@ from synchronoise.pictures import draw_run
 from synchronoise.routes import attention_of, noise_of
 from synchronoise.simulation import NotFiniteError, State, simulate
 from synchronoise.sphere import Clusters, Equiangular, Start, Uniform, tokens_from_file
-from synchronoise.store import check_output, claimed, clear_leftovers, environment, load, save
+from synchronoise.store import check_output, claimed, clear_leftovers, environment, load, save, uninterrupted
 
 # A float64 file of unit rows is within this of length 1, a float32 one is not far from it.
 UNIT_LENGTH_TOLERANCE = 1e-6
@@ -301,9 +301,12 @@ class _Checkpoint:
             self.write()
 
     def write(self) -> None:
-        state, began = self.unwritten, time.monotonic()
-        if state is None:
-            return
+        if self.unwritten is not None:
+            with uninterrupted():
+                self._write(self.unwritten)
+
+    def _write(self, state: State) -> None:
+        began = time.monotonic()
         variables: dict[str, Any] = {"state": (("replica", "token", "dim"), state.tokens)}
         for name, seen in state.seen.items():
             dims = ("replica", "layer", *(f"{name}_{k}" for k in range(seen.ndim - 2)))

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from ._arrays import Array, Float, Key, PRNGKey, Tokens
 from .errors import RunError, UserError
 from .model import Transformer, cast, observe, step
-from .noise import GaussianField, Noise, SumNoise
+from .noise import GaussianField, Noise, ScaledNoise, SumNoise
 from .observables import Energy, Observable, OverlapQuantiles, Positions
 from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
@@ -97,6 +97,8 @@ def simulate(
     >>> simulate(model, Uniform(tokens=3, dim=4), replicas=2, every=3)["energy"].shape
     (2, 3)
     """
+    if chunk is not None and chunk < 1:
+        raise UserError("chunk", got=chunk, expected="an integer >= 1, or None", mend="leave it out")
     if replicas < 1:
         raise UserError("replicas", got=replicas, expected="an integer >= 1", mend="use --replicas 16")
     check_run(model, every, dtype)
@@ -105,8 +107,8 @@ def simulate(
     keys = replica_keys(seed, replicas)
     rows = model.layers // every + 1
     # One layer, then as many rows as take half a second: short calls cost more than they compute, in long ones nobody
-    # is heard.  A power of two, so that runs of other depths find the same program.
-    capacity = max(2, 1 << (rows // 2 - 1).bit_length()) if chunk is None else min(chunk, rows)
+    # is heard.  A few capacities in all, so that runs of near depths find the same program.
+    capacity = max(2, _rounded_up(-(-rows // 2))) if chunk is None else min(chunk, rows)
     now = 2 if chunk is None else capacity
     programs: Any = _advance
     if programs._cache_size() >= MOST_PROGRAMS:
@@ -136,6 +138,12 @@ def simulate(
             warnings.warn(f"interrupted: the result stops at layer {reached} of {model.layers}", stacklevel=2)
     _warn_at_floor(model, state.tokens)
     return _dataset(model, start, state, observers, every, seed, dtype)
+
+
+def _rounded_up(count: int) -> int:
+    """The next number whose binary digits after the third are 0: at most a quarter more."""
+    step = 1 << max(0, count.bit_length() - 3)
+    return -(-count // step) * step
 
 
 def check_run(model: Transformer, every: int, dtype: str) -> None:
@@ -174,7 +182,7 @@ def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None
     count, n, d = tokens.shape
     if count != replicas:
         raise UserError("start", got=f"{count} replicas of tokens", expected=f"{replicas}", mend="change replicas")
-    for noise in _parts(model):
+    for noise in _parts(model.noise):
         law = getattr(noise, "mlp", None)
         if law is not None and law.dim != d:
             raise UserError("start", got=f"tokens of dimension {d}", expected=f"dim={law.dim}, that of the noise")
@@ -185,8 +193,11 @@ def _check_shapes(model: Transformer, tokens: np.ndarray, replicas: int) -> None
         raise UserError("weights", got=f"{model.weights.shape[0]} of them", expected=f"one for each of {n} tokens")
 
 
-def _parts(model: Transformer) -> Sequence[Noise | None]:
-    return model.noise.parts if isinstance(model.noise, SumNoise) else [model.noise]
+def _parts(noise: Noise | None) -> list[Noise | None]:
+    """The noises of a sum, bare of their factors."""
+    if isinstance(noise, SumNoise):
+        return [part for summand in noise.parts for part in _parts(summand)]
+    return _parts(noise.noise) if isinstance(noise, ScaledNoise) else [noise]
 
 
 def _run_chunk(
@@ -359,7 +370,7 @@ def _warn_at_floor(model: Transformer, tokens: np.ndarray) -> None:
         closest = min(closest, distances[distances > 0].min(initial=np.inf))
     if closest < floor:
         mends = ["--dtype float64"] if tokens.dtype == np.float32 else []
-        if any(isinstance(noise, GaussianField) for noise in _parts(model)):
+        if any(isinstance(noise, GaussianField) for noise in _parts(model.noise)):
             mends.append("--route features (model.limit(features=16))")
         lower = f"; {' or '.join(mends)} goes lower" if mends else ""
         warnings.warn(

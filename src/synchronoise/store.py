@@ -115,13 +115,13 @@ def save(dataset: xr.Dataset, path: str | Path, provenance: Mapping[str, Any], *
         "kind": kind,
         "provenance": json.dumps(provenance, sort_keys=True, ensure_ascii=False, allow_nan=False),
     }
-    with _uninterrupted():
+    with uninterrupted():
         content = bytes(dataset.assign_attrs(ours).to_netcdf(engine="h5netcdf"))
         write_atomically(path, content + _seal(content))
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Ctrl-C waits for the end of the block: inside the HDF5 library it can be lost, or leave a lock held for ever."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # no other one is interrupted
@@ -132,8 +132,8 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+    if came:  # a failure goes first: it ends the run as well, and says why
+        signal.raise_signal(signal.SIGINT)
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
@@ -229,7 +229,7 @@ def load(path: str | Path, *, kind: str | None = "run") -> tuple[xr.Dataset, dic
         raise RunError(f"{path} was not written by synchronoise, or is cut short")
     if seal != _seal(body):
         raise RunError(f"{path} is damaged: its bytes do not match their SHA-256")
-    with _uninterrupted():
+    with uninterrupted():
         dataset = xr.load_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False)
     ours = {name: dataset.attrs.pop(name) for name in ("format", "format_version", "kind", "provenance")}
     if ours["format_version"] != FORMAT_VERSION:

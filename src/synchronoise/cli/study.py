@@ -72,7 +72,9 @@ def converge(
         str | None, Parameter(help="Layers; widths of `width`, N of `tokens` and `corollary`: 8,16.")
     ] = None,
     widths: Annotated[str | None, Parameter(help="Widths of `limits`, `law` and `corollary`, e.g. 16,64,inf.")] = None,
-    token_error: Annotated[float, Parameter(help="limits: root-mean-square error per token that is wanted.")] = 0.1,
+    token_error: Annotated[
+        float | None, Parameter(help="limits: wanted root-mean-square error of a token [default: 0.1]")
+    ] = None,
     path: Annotated[bool, Parameter(help="depth: one path as L grows, no mean.", negative=())] = False,
     quick: Annotated[bool, Parameter(help="Fewer levels and replicas, wider bands.", negative=())] = False,
     out: Annotated[Path | None, Parameter(help="The result [default: converge-WHAT.nc]; a figure goes beside it.")] = (
@@ -98,6 +100,10 @@ def converge(
 
     axes = {name: tuple(numbers(name, text)) for name, text in (("levels", levels), ("widths", widths)) if text}
     out = out or Path(f"converge-{what}.nc")
+    if token_error is not None and what != "limits":
+        raise UserError(f"converge {what} has no --token-error", mend="leave it out")
+    if path and (quick or flags.replicas is not None):
+        raise UserError(f"--path has no --{'quick' if quick else 'replicas'}", mend="leave it out")
     allow_dtype("float64")
     if what == "tokens":
         if path or widths:
@@ -114,7 +120,14 @@ def converge(
         return
     else:
         chosen = experiment(what, given(flags), quick=quick, **axes)
-        result = produce(chosen, out, overwrite=overwrite, token_error=token_error, path=path, progress=True)
+        result = produce(
+            chosen,
+            out,
+            overwrite=overwrite,
+            token_error=0.1 if token_error is None else token_error,
+            path=path,
+            progress=True,
+        )
     if json:
         report(result, as_json=True)
     else:

@@ -87,6 +87,8 @@ def prepare_experiment(what: str, values: Mapping[str, object], **settings: Any)
         if name in changed and changed[name] is None:
             mend = "use --levels" if what != "corollary" or name == "tokens" else "leave it out"
             raise UserError(f"converge {what} has no --{name}", mend=mend)
+    if what in ("tokens", "corollary") and values.get("start", "uniform") != "uniform":
+        raise UserError("start", got=values["start"], expected="uniform, for iid tokens", mend="leave it out")
     usual = {name: value for name, value in changed.items() if value is not None}
     job = prepare({**usual, "dtype": "float64", **settings, **values})
     refuse_idle(values, job.config, energy=what == "law")

@@ -85,8 +85,6 @@ def converge_tokens(
         levels = QUICK_LEVELS if quick else LEVELS.get(config.dim, LEVELS_ABOVE)
     if len(levels) < 2 or list(levels) != sorted({int(n) for n in levels if n >= 2}):
         raise UserError("levels", got=list(levels), expected="two or more increasing whole numbers >= 2")
-    if config.start != "uniform":
-        raise UserError("start", got=config.start, expected="uniform, for iid tokens", mend="leave it out")
     if config.replicas < 8:
         raise UserError("replicas", got=config.replicas, expected="8 or more, for an interval", mend="use more")
     counts = [int(n) for n in levels]

@@ -59,10 +59,10 @@ def converge_corollary(
     other rates.
     """
     config = prepare_experiment("corollary", given).config
-    if config.dim != 2 or config.attention != "none" or config.start != "uniform" or config.noise != "mlp":
+    if config.dim != 2 or config.attention != "none" or config.noise != "mlp":
         raise UserError(
             "converge corollary", got=f"dim {config.dim}, attention {config.attention}, noise {config.noise}",
-            expected="dim 2, no attention, uniform tokens and an mlp", mend="use converge tokens",
+            expected="dim 2, no attention and an mlp", mend="use converge tokens",
         )  # fmt: skip
     tokens = [int(n) for n in levels or TOKENS]
     narrow = [int(m) for m in widths or WIDTHS]
