@@ -81,7 +81,9 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "depth_errors")) for name in FUNCTIONS]
+)
 def test_a_second_run_compiles_nothing(name, x64):
     run = FUNCTIONS[name]
     with counted() as first:

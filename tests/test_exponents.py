@@ -79,6 +79,7 @@ def test_noise_and_attention_at_the_synchronised_state(attention, x64):
     assert exponents_report({**given, "attention_scale": -1.0, "layers": 60})["measured"][0] > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 def test_all_tokens_have_the_exponents_of_one(x64):
     """Without attention every token follows the same flow: each exponent N times, wherever the tokens are."""
