@@ -57,7 +57,9 @@ ALL_NOISES = {
 
 
 @pytest.mark.stat
-@pytest.mark.parametrize("name", ALL_NOISES)
+@pytest.mark.parametrize(  # sum_in_law is a sum as well
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "sum")) for name in ALL_NOISES]
+)
 def test_our_noises_conform(name, x64):
     noise, covariance = ALL_NOISES[name]
     testing.check_noise(noise, dim=5, covariance=covariance)
