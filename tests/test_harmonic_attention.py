@@ -61,7 +61,8 @@ def test_it_is_an_attention(kind, dim):
 
 
 @pytest.mark.parametrize(("kind", "dim", "beta"), [
-    ("softmax", 2, 5.0), pytest.param("softmax", 2, -5.0, marks=pytest.mark.slow), ("softmax", 3, 20.0), ("unnormalised", 2, 20.0), ("unnormalised", 3, 1.0)
+    ("softmax", 2, 5.0), pytest.param("softmax", 2, -5.0, marks=pytest.mark.slow),
+    ("softmax", 3, 20.0), ("unnormalised", 2, 20.0), ("unnormalised", 3, 1.0)
 ])  # fmt: skip
 def test_it_equals_the_dense_sum(kind, dim, beta, x64):
     n = 4096
