@@ -160,7 +160,13 @@ def check_run(model: Transformer, every: int, dtype: str) -> None:
 def _begin(start: Start | np.ndarray | Array, keys: Key[Array, " replica"], dtype: str) -> np.ndarray:
     """The tokens of every replica at layer 0."""
     if isinstance(start, Start):
-        return np.asarray(_draw_start(cast(start, dtype), keys, dtype))
+        # So many at a time whatever their number: another size of a batch may round differently.
+        lanes, replicas = max(1, min(64, 2**14 // (start.tokens * start.dim))), keys.shape[0]
+        words, drawn = np.asarray(jax.random.key_data(keys)), cast(start, dtype)
+        index = np.minimum(np.arange(-(-replicas // lanes) * lanes), replicas - 1).reshape(-1, lanes)
+        return np.concatenate([np.asarray(_draw_start(drawn, jnp.asarray(words[some]), dtype)) for some in index])[
+            :replicas
+        ]
     tokens = np.asarray(layer_norm(jnp.asarray(start, dtype)))
     if tokens.ndim == 2:
         tokens = np.broadcast_to(tokens, (keys.shape[0], *tokens.shape))
@@ -174,7 +180,8 @@ def _begin(start: Start | np.ndarray | Array, keys: Key[Array, " replica"], dtyp
 
 
 @eqx.filter_jit
-def _draw_start(start: Start, keys: Key[Array, " replica"], dtype: str) -> Ensemble:
+def _draw_start(start: Start, words: Array, dtype: str) -> Ensemble:
+    keys = jax.random.wrap_key_data(words)
     return jax.vmap(lambda key: start(role_key(step_key(key, 0), Role.START), jnp.dtype(dtype)))(keys)
 
 
