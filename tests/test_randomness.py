@@ -9,7 +9,7 @@ import synchronoise as sn
 from checks import NOISES, uniform_tokens
 from synchronoise.errors import UserError
 from synchronoise.randomness import Role, address, replica_keys, step_key
-from synchronoise.simulation import batches_in_a_call
+from synchronoise.simulation import _begin, batches_in_a_call
 
 FIELDS = [name for name, noise in NOISES.items() if not noise.in_law_only]
 LAWS = [name for name, noise in NOISES.items() if noise.in_law_only]
@@ -110,6 +110,15 @@ def test_batches_that_share_a_call_change_no_number(tokens, replicas):
     many = run(replicas)
     assert (many[:3] == run(3)).all()
     assert len(np.unique(many[:, -1, 0, 0])) == replicas
+
+
+@pytest.mark.parametrize(
+    "start", [sn.Uniform(9, 5), sn.Uniform(300, 64), sn.Clusters(8, 4, clusters=2, spread=0.1), sn.Equiangular(3, 8)]
+)
+def test_a_start_does_not_depend_on_how_many_are_drawn(start):
+    many = _begin(start, replica_keys(1, 100), "float32")
+    for replicas in (1, 3, 17):
+        assert (_begin(start, replica_keys(1, replicas), "float32") == many[:replicas]).all(), replicas
 
 
 def test_a_run_does_not_depend_on_attention_or_start_through_its_noise(x64):

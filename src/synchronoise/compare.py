@@ -13,10 +13,10 @@ import xarray as xr
 from .clusters import MergeAngles, check_delta, check_result, cluster_count, watch
 from .config import RunConfig, configure, noise_terms
 from .errors import UserError, did_you_mean
-from .kernel import Kernel
 from .observables import Energy, distinct_share
 from .pictures import caption
 from .plots_flow import compare_figure, save_figure
+from .routes import law_of
 from .runs import prepare, provenance
 from .store import save
 from .theory import (
@@ -59,7 +59,7 @@ def pair_law_of(config: RunConfig) -> PairLaw | None:
         "vector": vector_noise,
         "values": lambda sigma: value_noise(config.beta, sigma),
     }
-    kernel = Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w)
+    kernel = law_of(config).kernel()
     noises = tuple(build[name](sigma) for name, sigma in terms)
     return PairLaw(config.dim, noises, PairAttention(attention, config.attention_scale, config.beta))
 
@@ -98,7 +98,7 @@ def compare_noises(
     usual = configure(given)
     given = {"replicas": max(usual.replicas, PAIRED_REPLICAS // usual.tokens), **given}
     config = configure(given)
-    speed = Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w).kappa_1
+    speed = law_of(config).kernel().kappa_1
     out = check_result(out, "comparison", overwrite=overwrite)
     results, report, combined = {}, {}, xr.Dataset()
     for name in noises:

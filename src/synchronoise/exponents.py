@@ -29,10 +29,10 @@ from .budget import BASE, Memory, available_memory, check_memory
 from .config import RunConfig, configure, noise_terms
 from .errors import RunError, UserError
 from .model import Transformer, cast, layer_map
-from .noise import MLP, DrawnMLP, FreshFeatures, Noise, ScaledNoise, SumNoise, VectorNoise
+from .noise import DrawnMLP, FreshFeatures, Noise, ScaledNoise, SumNoise, VectorNoise
 from .progress import Progress
 from .randomness import Role, replica_keys, role_key, step_key
-from .routes import attention_of
+from .routes import attention_of, law_of
 from .sphere import Start, Uniform, layer_norm, leaders, tangent
 from .theory.two_point import check_beta
 
@@ -284,7 +284,7 @@ def kaplan_yorke(spectrum: Sequence[float] | np.ndarray) -> float:
 
 def _field_of(config: RunConfig) -> tuple[Noise | None, float, float]:
     """The noise as a field that can be differentiated, with κ(1) and κ'(1)."""
-    law = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+    law = law_of(config)
     parts, speed, slope = [], 0.0, 0.0
     for name, sigma in noise_terms(config.noise):
         if name in ("mlp", "field"):

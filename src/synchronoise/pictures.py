@@ -10,8 +10,8 @@ import xarray as xr
 
 from synchronoise import plots
 from synchronoise.config import RunConfig, noise_terms
-from synchronoise.kernel import Kernel
 from synchronoise.observables import MOST_PAIRED, distinct_share
+from synchronoise.routes import law_of
 from synchronoise.store import write_atomically
 from synchronoise.theory import pair_expectation
 
@@ -38,7 +38,7 @@ def draw_run(config: RunConfig, dataset: xr.Dataset, path: str | Path) -> None:
     prediction = predicted_energy(config, dataset["time"].values)
     if prediction is not None:
         shown["energy_prediction"] = ("layer", prediction)
-        one_layer = config.step * (config.dim - 1) * law_of(config).kappa_1
+        one_layer = config.step * (config.dim - 1) * law_of(config).kernel().kappa_1
         if one_layer > COARSE:
             words.append(f"few layers: (T/L) κ(1)(d-1) = {one_layer:.2g} is not small, the limit L = ∞ may be far")
     content = io.BytesIO()
@@ -62,14 +62,9 @@ def predicted_energy(config: RunConfig, times: np.ndarray) -> np.ndarray | None:
     if attention or config.noise not in ("mlp", "field") or config.start not in ("uniform", "equiangular"):
         return None
     rho0 = config.overlap if config.start == "equiangular" else None
-    pair = pair_expectation(law_of(config), "energy", times, rho0, beta=config.beta)
+    pair = pair_expectation(law_of(config).kernel(), "energy", times, rho0, beta=config.beta)
     # The solver is accurate to an absolute error; what is below that is not a prediction.
     return np.where(pair.mean < 10 * pair.error, np.nan, distinct_share(config.tokens) * pair.mean)
-
-
-def law_of(config: RunConfig) -> Kernel:
-    """κ of the configuration's MLP layers."""
-    return Kernel(config.activation, config.dim, config.sigma_u, config.sigma_w)
 
 
 def caption(config: RunConfig) -> str:

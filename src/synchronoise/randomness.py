@@ -17,6 +17,7 @@ from enum import IntEnum
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ._arrays import Array, Key, PRNGKey
 from .errors import UserError
@@ -46,6 +47,15 @@ def replica_keys(seed: int, replicas: int, first: int = 0) -> Key[Array, " repli
         raise UserError("seed", got=seed, expected="an integer from 0 to 4294967295", mend="use --seed 0")
     root = jax.random.key(seed)
     return jax.vmap(lambda replica: jax.random.fold_in(root, replica))(jnp.arange(first, first + replicas))
+
+
+def lanes(first: int, size: int, replicas: int) -> np.ndarray:
+    """The replicas in ``size`` lanes from ``first`` on; beyond the last one it is repeated, to be thrown away.
+
+    >>> lanes(4, 4, replicas=6).tolist()
+    [4, 5, 5, 5]
+    """
+    return np.minimum(np.arange(first, first + size), replicas - 1)
 
 
 def step_key(replica_key: PRNGKey, step: Array | int) -> PRNGKey:

@@ -90,12 +90,17 @@ def in_harmonics(config: RunConfig) -> bool:
     return config.method == "auto" and possible and config.tokens >= MANY_TOKENS
 
 
+def law_of(config: RunConfig) -> MLP:
+    """The law of the configuration's random layers."""
+    return MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+
+
 def noise_of(config: RunConfig) -> Noise | None:
     """The noise of a configuration, a sum where several are named; None without one.
 
     Random value matrices act on the outputs of softmax attention at the configuration's β, V = I, whatever the drift.
     """
-    law = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+    law = law_of(config)
     build = {
         "mlp": lambda sigma: layer_noise(law, config),
         "field": lambda sigma: limit_noise(law, config),

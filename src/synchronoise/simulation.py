@@ -25,7 +25,7 @@ from .model import Transformer, cast, observe, step
 from .noise import GaussianField, Noise, ScaledNoise, SumNoise
 from .observables import Energy, Observable, OverlapQuantiles, Positions
 from .progress import Progress
-from .randomness import Role, replica_keys, role_key, step_key
+from .randomness import Role, lanes, replica_keys, role_key, step_key
 from .sphere import Start, layer_norm
 from .store import environment
 
@@ -33,7 +33,6 @@ Ensemble = Float[Array, "replica n d"]
 
 # The largest array of a step that is shorter than the call of its program, and the batches that a call then takes.
 FEW, LOOPED = 128, 32
-
 
 # Compiled programs that are kept: each takes some 240 of the 65 530 memory maps that Linux gives a process, and when
 # these are used up XLA ends it.
@@ -161,12 +160,10 @@ def _begin(start: Start | np.ndarray | Array, keys: Key[Array, " replica"], dtyp
     """The tokens of every replica at layer 0."""
     if isinstance(start, Start):
         # So many at a time whatever their number: another size of a batch may round differently.
-        lanes, replicas = max(1, min(64, 2**14 // (start.tokens * start.dim))), keys.shape[0]
-        words, drawn = np.asarray(jax.random.key_data(keys)), cast(start, dtype)
-        index = np.minimum(np.arange(-(-replicas // lanes) * lanes), replicas - 1).reshape(-1, lanes)
-        return np.concatenate([np.asarray(_draw_start(drawn, jnp.asarray(words[some]), dtype)) for some in index])[
-            :replicas
-        ]
+        size, replicas = max(1, min(64, 2**14 // (start.tokens * start.dim))), keys.shape[0]
+        words, traced = np.asarray(jax.random.key_data(keys)), cast(start, dtype)
+        batches = (jnp.asarray(words[lanes(first, size, replicas)]) for first in range(0, replicas, size))
+        return np.concatenate([np.asarray(_draw_start(traced, batch, dtype)) for batch in batches])[:replicas]
     tokens = np.asarray(layer_norm(jnp.asarray(start, dtype)))
     if tokens.ndim == 2:
         tokens = np.broadcast_to(tokens, (keys.shape[0], *tokens.shape))
@@ -218,21 +215,21 @@ def _run_chunk(
     replicas, n, d = state.tokens.shape
     batch = replicas_at_once(program.model, n, d)
     shape = (batches_in_a_call(program.model, n, d, replicas), batch)
-    lanes = math.prod(shape)  # whole calls: the last lanes repeat a replica and are thrown away
+    size = math.prod(shape)
     devices = jax.local_devices()
     words = np.asarray(jax.random.key_data(keys))  # to be indexed without a call of JAX
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
     def advance(first: int) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        device = devices[first // lanes % len(devices)]
-        index = np.minimum(np.arange(first, first + lanes), replicas - 1).reshape(shape)
+        device = devices[first // size % len(devices)]
+        index = lanes(first, size, replicas).reshape(shape)
         counts = (np.int32(state.rows), np.int32(rows), np.int32(every))
         with jax.enable_x64(wide):  # what `with jax.enable_x64(True)` says holds for one thread
             tokens, lane_words = jax.device_put((state.tokens[index], words[index]), device)
             done = _advance(program.shape, program.numbers, tokens, lane_words, counts, capacity)
-        return jax.tree.map(lambda value: np.asarray(value).reshape(lanes, *value.shape[2:]), done)
+        return jax.tree.map(lambda value: np.asarray(value).reshape(size, *value.shape[2:]), done)
 
-    firsts = range(0, replicas, lanes)
+    firsts = range(0, replicas, size)
     with ThreadPoolExecutor(workers(devices)) as pool:
         # The first call of a run traces and compiles: alone, so that it happens once.
         done = [advance(0)] if state.rows == 0 else []
@@ -242,7 +239,7 @@ def _run_chunk(
             pool.shutdown(cancel_futures=True)
             raise
     whole = done[0] if len(done) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *done)
-    tokens, finite, seen = jax.tree.map(lambda lanes: lanes[:replicas], whole)
+    tokens, finite, seen = jax.tree.map(lambda value: value[:replicas], whole)
     good = finite[:, :rows]
     if not good.all():
         row = int(np.argmin(good.all(axis=0)))

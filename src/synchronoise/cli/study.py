@@ -38,6 +38,17 @@ def paper(
     report(reproduce(what, out=out, seed=0 if seed is None else seed, **values), json)
 
 
+# Beside the flags of a law: what each experiment has.
+HAS = {
+    "depth": ("levels", "path", "quick"),
+    "width": ("levels", "quick"),
+    "limits": ("levels", "widths", "token_error", "quick"),
+    "law": ("levels", "widths", "quick"),
+    "tokens": ("levels", "quick"),
+    "corollary": ("levels", "widths"),
+}
+
+
 def _flag(name: str) -> Parameter:
     return flag(name, converge_default(name))
 
@@ -56,7 +67,7 @@ class ConvergeFlags(LawFlags):
     tokens: Annotated[int | None, _flag("tokens")] = None
     horizon: Annotated[float | None, _flag("horizon")] = None
     layers: Annotated[int | None, _flag("layers")] = None
-    start: Annotated[str | None, flag("start", "uniform; a law, not a file")] = None
+    start: Annotated[str | None, _flag("start")] = None
     overlap: Annotated[float | None, _flag("overlap")] = None
     replicas: Annotated[int | None, _flag("replicas")] = None
     seed: Annotated[int | None, _flag("seed")] = None
@@ -100,34 +111,26 @@ def converge(
 
     axes = {name: tuple(numbers(name, text)) for name, text in (("levels", levels), ("widths", widths)) if text}
     out = out or Path(f"converge-{what}.nc")
-    if token_error is not None and what != "limits":
-        raise UserError(f"converge {what} has no --token-error", mend="leave it out")
+    typed = {"levels": levels, "widths": widths, "token_error": token_error, "path": path, "quick": quick}
+    for name, value in typed.items():
+        if value not in (None, False) and name not in HAS[what]:
+            raise UserError(f"converge {what} has no --{name.replace('_', '-')}", mend="leave it out")
     if path and (quick or flags.replicas is not None):
         raise UserError(f"--path has no --{'quick' if quick else 'replicas'}", mend="leave it out")
     allow_dtype("float64")
     if what == "tokens":
-        if path or widths:
-            raise UserError(f"converge tokens has no --{'path' if path else 'widths'}", mend="leave it out")
         from synchronoise.meanfield.chaos import converge_tokens
 
         result = converge_tokens(given(flags), out, quick=quick, overwrite=overwrite, progress=True, **axes)
     elif what == "corollary":
-        if path or quick:
-            raise UserError(f"converge corollary has no --{'path' if path else 'quick'}", mend="leave it out")
         from synchronoise.meanfield.limits import converge_corollary
 
         report(converge_corollary(given(flags), out, overwrite=overwrite, progress=True, **axes), json)
         return
     else:
         chosen = experiment(what, given(flags), quick=quick, **axes)
-        result = produce(
-            chosen,
-            out,
-            overwrite=overwrite,
-            token_error=0.1 if token_error is None else token_error,
-            path=path,
-            progress=True,
-        )
+        wanted = {} if token_error is None else {"token_error": token_error}
+        result = produce(chosen, out, overwrite=overwrite, path=path, progress=True, **wanted)
     if json:
         report(result, as_json=True)
     else:

@@ -28,7 +28,7 @@ from ..errors import UserError
 from ..model import Transformer, cast
 from ..noise import GaussianField, semidefinite_cholesky
 from ..progress import Progress
-from ..randomness import Role, replica_keys, role_key, step_key
+from ..randomness import Role, lanes, replica_keys, role_key, step_key
 from ..sphere import Start
 from .halves import drift, kick, mean_square, require_float64
 
@@ -82,9 +82,9 @@ def coupled(
     batch = min(replicas, 64)
     found = []
     for first in range(0, replicas, batch):
-        lanes = keys[np.minimum(np.arange(first, first + batch), replicas - 1)]
+        together = keys[lanes(first, batch, replicas)]
         now = min(batch, replicas - first)
-        found.append([np.asarray(part)[:now] for part in _batch(traced, lanes, jnp.asarray(refine))])
+        found.append([np.asarray(part)[:now] for part in _batch(traced, together, jnp.asarray(refine))])
         if progress is not None:
             progress.advance(now)
     return Coupled(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

@@ -21,7 +21,7 @@ from .._arrays import Array, Float, Key, PRNGKey, Tokens
 from ..errors import UserError
 from ..model import Transformer, cast
 from ..progress import Progress
-from ..randomness import Role, replica_keys, role_key, step_key
+from ..randomness import Role, lanes, replica_keys, role_key, step_key
 from ..sphere import Start
 from .halves import drift, kick, mean_square, require_float64
 
@@ -62,8 +62,8 @@ def depth_errors(
     found = []
     for first in range(0, replicas, BATCH):
         # Whole batches, so that there is one compiled shape; the surplus is thrown away.
-        lanes = keys[np.minimum(np.arange(first, first + BATCH), replicas - 1)]
-        errors = np.asarray(_depth_batch(traced, lanes, levels))
+        together = keys[lanes(first, BATCH, replicas)]
+        errors = np.asarray(_depth_batch(traced, together, levels))
         now = min(BATCH, replicas - first)
         found.append(DepthErrors(*(errors[:now, kind] for kind in range(3))))
         if progress is not None:

@@ -15,6 +15,7 @@ from ..errors import UserError, did_you_mean
 from ..model import Transformer
 from ..noise import MLP, DrawnMLP, GaussianField
 from ..options import CONVERGE, OPTIONS
+from ..routes import law_of
 from ..runs import Job, prepare
 from ..sphere import Start
 from ..store import environment
@@ -62,8 +63,7 @@ class Experiment:
     @property
     def law(self) -> MLP:
         """The law of the random layers."""
-        config = self.job.config
-        return MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+        return law_of(self.job.config)
 
     @property
     def start(self) -> Start:

@@ -22,7 +22,7 @@ from .._arrays import Array, Float, Key, PRNGKey, Scalar, Tokens
 from ..model import Transformer, cast
 from ..noise import semidefinite_cholesky
 from ..progress import Progress
-from ..randomness import Role, replica_keys, role_key, step_key
+from ..randomness import Role, lanes, replica_keys, role_key, step_key
 from ..sphere import Start, half_square_chords
 from .halves import drift, kick
 
@@ -54,9 +54,9 @@ def paired_energies(
     batch = min(replicas, BATCH)
     found = []
     for first in range(0, replicas, batch):
-        lanes = keys[np.minimum(np.arange(first, first + batch), replicas - 1)]
+        together = keys[lanes(first, batch, replicas)]
         now = min(batch, replicas - first)
-        found.append([np.asarray(part, float)[:now] for part in _batch(traced, lanes)])
+        found.append([np.asarray(part, float)[:now] for part in _batch(traced, together)])
         if progress is not None:
             progress.advance(now)
     return PairedEnergies(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

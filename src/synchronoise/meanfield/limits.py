@@ -23,10 +23,11 @@ from ..convergence.experiments import prepare_experiment, provenance
 from ..convergence.fit import estimate, resampled_means
 from ..errors import UserError
 from ..model import Transformer
-from ..noise import MLP, DrawnMLP
+from ..noise import DrawnMLP
 from ..plots_flow import save_figure
 from ..plots_meanfield import corollary_figure
 from ..progress import Progress
+from ..routes import law_of
 from ..sphere import Start, Uniform
 from ..store import save
 from .initial import nodes
@@ -69,7 +70,7 @@ def converge_corollary(
     if min(len(tokens), len(narrow)) < 2 or min(*tokens, *narrow) < 1:
         raise UserError("levels and widths", got=[tokens, narrow], expected="two or more whole numbers >= 1 each")
     out = check_result(out, "corollary", overwrite=overwrite)
-    law = MLP(config.activation, 2, config.sigma_u, config.sigma_w)
+    law = law_of(config)
     error = np.empty((len(tokens), len(LAYERS), len(narrow), config.replicas))
     with Progress("corollary", error[..., 0].size * config.replicas, "replica", shown=progress) as bar:
         for i, n in enumerate(tokens):

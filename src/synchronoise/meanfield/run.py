@@ -18,13 +18,13 @@ from ..errors import UserError
 from ..harmonic_attention import DenseTokens, HarmonicAttention, warn_of_dense
 from ..harmonics import DIMENSIONS
 from ..model import Transformer
-from ..noise import MLP, DrawnMLP, FreshFeatures, Noise, SumNoise
+from ..noise import DrawnMLP, FreshFeatures, Noise, SumNoise
 from ..observables import Energy, Observable
 from ..pictures import caption
 from ..plots_flow import save_figure
 from ..plots_meanfield import circle_figure, energy_figure, sphere_figure
 from ..progress import Progress
-from ..routes import attention_of, noise_of
+from ..routes import attention_of, law_of, noise_of
 from ..runs import prepare
 from ..store import environment, save
 from ..theory import lambda_bar_prime
@@ -100,7 +100,7 @@ def spde(
 
 def field_of(config: RunConfig) -> Noise | None:
     """The noise of a configuration as a field; an MLP of width inf in harmonics, or by narrow fresh layers in law."""
-    law = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w)
+    law = law_of(config)
     whole = noise_of(config)
     if whole is None:
         return None
@@ -179,7 +179,7 @@ def _mean_energy(model: Transformer, density: Density, start: Any, config: RunCo
     found = {"energy_mean": energy.mean(axis=0), "energy_se": energy.std(axis=0, ddof=1) / math.sqrt(len(energy))}
     plain = model.attention is None or (config.attention == "softmax" and config.attention_scale == 1)
     if plain and config.noise in ("mlp", "field") and config.beta >= 0 and not config.redraw:
-        kernel = MLP(config.activation, config.dim, config.sigma_u, config.sigma_w).kernel()
+        kernel = law_of(config).kernel()
         found["energy_bound"] = energy[:, 0].mean() * np.exp(lambda_bar_prime(kernel, config.beta) * run["time"].values)
     return xr.Dataset({name: ("row", values) for name, values in found.items()} | {
         "time_of_mean": ("row", run["time"].values)})  # fmt: skip
