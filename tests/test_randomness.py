@@ -113,7 +113,13 @@ def test_batches_that_share_a_call_change_no_number(tokens, replicas):
 
 
 @pytest.mark.parametrize(
-    "start", [sn.Uniform(9, 5), sn.Uniform(300, 64), sn.Clusters(8, 4, clusters=2, spread=0.1), sn.Equiangular(3, 8)]
+    "start",
+    [
+        sn.Uniform(9, 5),
+        sn.Uniform(300, 64),
+        sn.Clusters(8, 4, clusters=2, spread=0.1),
+        sn.Equiangular(3, 8, overlap=0.2),
+    ],
 )
 def test_a_start_does_not_depend_on_how_many_are_drawn(start):
     many = _begin(start, replica_keys(1, 100), "float32")
